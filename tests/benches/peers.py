@@ -24,13 +24,17 @@ import subprocess
 import sys
 import time
 
-import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
+try:
+    import torch
+    import torch.nn.functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+except ModuleNotFoundError as error:
+    torch, NO_TORCH = None, error  # --help and what is wrong with arguments want none
 
-BACKENDS = {"fa2": [SDPBackend.FLASH_ATTENTION], "cudnn": [SDPBackend.CUDNN_ATTENTION], "math": [SDPBackend.MATH],
-            "sdpa": [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]}
-DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+# By PyTorch's names.
+BACKENDS = {"fa2": ["FLASH_ATTENTION"], "cudnn": ["CUDNN_ATTENTION"], "math": ["MATH"],
+            "sdpa": ["FLASH_ATTENTION", "EFFICIENT_ATTENTION", "MATH"]}
+DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 CAP = 50.0
 
 
@@ -65,7 +69,8 @@ def random_tensors(case, options):
     """q, k, v and d_o: [B, S, heads, columns], or [total, heads, columns] of packed sequences."""
     rows = (sum(case["lengths"]),) if case["lengths"] else (case["B"], case["S"])
     shapes = itertools.product(("H", "Hk"), ("D", "Dv"))
-    q, d_o, k, v = (torch.randn(*rows, case[heads], case[columns], device=options.device, dtype=DTYPES[options.dtype])
+    dtype = getattr(torch, DTYPES[options.dtype])
+    q, d_o, k, v = (torch.randn(*rows, case[heads], case[columns], device=options.device, dtype=dtype)
                     for heads, columns in shapes)
     return q, k, v, d_o
 
@@ -194,9 +199,10 @@ def torch_peer(backend, case, options, tensors):
     if case["window"] is not None or case["lengths"] or case["score"]:
         raise NotImplementedError("no windows, no packed lengths and no scores of one's own")
     causal, grouped = bool(case["causal"]), case["H"] != case["Hk"]
+    backends = [getattr(SDPBackend, name) for name in BACKENDS[backend]]
 
     def forward(*tensors):
-        with sdpa_kernel(BACKENDS[backend]):
+        with sdpa_kernel(backends):
             q, k, v = (x.transpose(1, 2) for x in tensors)
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped).transpose(1, 2)
     return both_passes(case, forward, tensors[:3], tensors[3])
@@ -457,6 +463,8 @@ def cases(options):
 
 def main():
     options = arguments()
+    if torch is None:
+        sys.exit(f"peers.py runs PyTorch's attention beside ferroflash's, and cannot import it: {NO_TORCH}")
     table = []
     for case, name in cases(options):
         rows = measure(options, case)

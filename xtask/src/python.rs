@@ -16,8 +16,17 @@ pub const FOLDER: &str = "bindings/python";
 /// What builds the wheel, each pinned. Zig links against an old glibc, whatever this machine has.
 const BUILDERS: [&str; 2] = ["maturin==1.16.0", "ziglang==0.17.1"];
 
-/// What the tests want beside PyTorch, transformers and JAX, which they use where they are installed.
-const TESTERS: [&str; 4] = ["hypothesis", "numpy", "pytest", LINTER];
+/// What the tests want, each pinned: their environment has a name made of these. PyPI has no PyTorch without CUDA; this one runs without a GPU.
+const TESTERS: [&str; 8] = [
+    "torch==2.15.0",
+    "transformers==5.24.0",
+    "jax==0.10.2",
+    "numpy==2.4.6",
+    "pytest==9.2.0",
+    "hypothesis==6.170.17",
+    BUILDERS[0],
+    LINTER,
+];
 
 /// What finds fault with the sources. Its rules change from one version to the next.
 const LINTER: &str = "ruff==0.17.6";
@@ -51,14 +60,15 @@ pub fn wheel(workspace: &Workspace, options: &Wheel) -> Result<()> {
     Ok(())
 }
 
-/// Builds a wheel, installs it, and runs the tests of the package on it, after a look at its sources. Where there is no Python, none runs.
+/// Builds a wheel, installs it, and runs the tests of the package on it, after a look at its sources. Where there is no Python, none runs; where
+/// there is one, and what the tests want cannot be installed, the run fails.
 pub fn count(workspace: &Workspace) -> Result<Counts> {
     let mut counts = Counts::default();
     if let Err(error) = available() {
         counts.add_not_run(&format!("{FOLDER}: {error:#}"), 1);
         return Ok(counts);
     }
-    let python = environment(workspace, "tests", &[&BUILDERS[..1], &TESTERS].concat())?;
+    let python = kept_environment(&TESTERS).context("no test of Python has run")?;
     for arguments in [["check", "."].as_slice(), &["format", "--check", "."]] {
         let mut ruff = Command::new(&python);
         let ruff = ruff.current_dir(workspace.root.join(FOLDER));
@@ -66,9 +76,13 @@ pub fn count(workspace: &Workspace) -> Result<Counts> {
     }
     let out = workspace.target.join("python/tests-wheel");
     let wheel = build(workspace, &python, &out, &["--profile", "dev"])?;
-    let install = ["install", "--quiet", "--force-reinstall", "--no-deps"];
-    programs::run(pip(&python).args(install).arg(wheel))?;
+    // Beside the environment, which other clones use, too.
+    let package = workspace.target.join("python/tests-package");
+    remove(&package)?;
+    let install = ["install", "--quiet", "--no-deps", "--target"];
+    programs::run(pip(&python).args(install).arg(&package).arg(wheel))?;
     let mut pytest = Command::new(python);
+    pytest.env("PYTHONPATH", &package);
     pytest.current_dir(workspace.root.join(FOLDER)).args([
         "-m",
         "pytest",
@@ -99,19 +113,87 @@ fn available() -> Result<()> {
     Ok(())
 }
 
-/// The interpreter of an environment with these packages. It sees those of the system, too: PyTorch, where it is installed.
+/// The interpreter of an environment of this clone with these packages.
 fn environment(workspace: &Workspace, name: &str, packages: &[&str]) -> Result<PathBuf> {
     let folder = workspace.target.join("python").join(name);
     let python = folder.join("bin/python");
     if !python.is_file() {
-        let mut venv = Command::new("python3");
-        programs::run(
-            venv.args(["-m", "venv", "--system-site-packages"])
-                .arg(&folder),
-        )?;
+        make_environment(&folder)?;
     }
     programs::run(pip(&python).args(["install", "--quiet"]).args(packages))?;
     Ok(python)
+}
+
+/// The interpreter of an environment with these packages and no others but those that they want. It is gigabytes large, so it lies in the user's
+/// folder of caches, under a name that says what it has: a later run finds it, of whatever clone.
+fn kept_environment(packages: &[&str]) -> Result<PathBuf> {
+    let version = output_of_python("import sys; print('%d.%d' % sys.version_info[:2])")?;
+    let caches = caches()?.join("ferroflash");
+    let folder = caches.join(environment_name(&version, packages));
+    let python = folder.join("bin/python");
+    if python.is_file() {
+        return Ok(python);
+    }
+    eprintln!("{}: installing it, once, takes minutes", folder.display());
+    // A run that is ended meanwhile leaves nothing that a later one would take for it.
+    let unfinished = caches.join(format!("python-unfinished-{}", std::process::id()));
+    remove(&unfinished)?;
+    fs::create_dir_all(&caches)
+        .with_context(|| format!("cannot make the folder {}", caches.display()))?;
+    let install = || {
+        make_environment(&unfinished)?;
+        let mut pip = pip(&unfinished.join("bin/python"));
+        programs::run(pip.args(["install", "--quiet"]).args(packages))
+    };
+    if let Err(error) = install() {
+        remove(&unfinished)?;
+        return Err(error.context("cannot install what the tests of Python want"));
+    }
+    // Where another run was sooner, its environment is taken.
+    if fs::rename(&unfinished, &folder).is_err() {
+        remove(&unfinished)?;
+    }
+    match python.is_file() {
+        true => Ok(python),
+        false => bail!("cannot keep the environment {}", folder.display()),
+    }
+}
+
+/// `python-3.11_torch-2.15.0_…`: the packages without those characters that a path may not have.
+fn environment_name(python: &str, packages: &[&str]) -> String {
+    let packages = packages.iter().map(|package| package.replace("==", "-"));
+    std::iter::once(format!("python-{python}"))
+        .chain(packages)
+        .collect::<Vec<_>>()
+        .join("_")
+}
+
+/// The user's folder of caches.
+fn caches() -> Result<PathBuf> {
+    let of_environment = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    match (of_environment("XDG_CACHE_HOME"), of_environment("HOME")) {
+        (Some(caches), _) => Ok(caches.into()),
+        (None, Some(home)) => Ok(Path::new(&home).join(".cache")),
+        (None, None) => bail!("neither XDG_CACHE_HOME nor HOME is set"),
+    }
+}
+
+fn make_environment(folder: &Path) -> Result<()> {
+    programs::run(Command::new("python3").args(["-m", "venv"]).arg(folder))
+}
+
+/// What a line of Python prints.
+fn output_of_python(line: &str) -> Result<String> {
+    let output = Command::new("python3").args(["-c", line]).output()?;
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
+fn remove(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder)
+            .with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    Ok(())
 }
 
 fn pip(python: &Path) -> Command {
@@ -122,9 +204,7 @@ fn pip(python: &Path) -> Command {
 
 /// Builds a wheel into a folder that holds no other afterwards.
 fn build(workspace: &Workspace, python: &Path, out: &Path, arguments: &[&str]) -> Result<PathBuf> {
-    if out.is_dir() {
-        fs::remove_dir_all(out).with_context(|| format!("cannot replace {}", out.display()))?;
-    }
+    remove(out)?;
     // maturin looks for zig among the programs of the environment.
     let programs_of = python.parent().context("Python lies in a folder")?;
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -215,6 +295,14 @@ FAILED tests/test_array.py::test_o - assert 1 == 2 in all
         assert_eq!(counted.not_run["no jax"], 1);
         let framed = counts("===== 3 passed in 0.10s =====", true);
         assert_eq!((framed.n_passed, framed.n_failed), (3, 0));
+    }
+
+    #[test]
+    fn an_environment_says_what_it_has() {
+        let name = environment_name("3.11", &TESTERS);
+        assert!(name.starts_with("python-3.11_torch-2.15.0_transformers-"));
+        assert!(TESTERS.iter().all(|package| package.contains("==")));
+        assert!(name.len() < 255 && !name.contains(['=', '/', ' ']));
     }
 
     #[test]

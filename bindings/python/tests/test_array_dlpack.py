@@ -217,6 +217,9 @@ class TestRefused:
             replaced(k=wide[..., ::2])
         with pytest.raises(ValueError, match="v has the strides .* 0 or more"):
             replaced(v=K[:, ::-1])
+        repeated = np.lib.stride_tricks.as_strided(wide, K.shape, (*wide.strides[:-1], 0))
+        with pytest.raises(ValueError, match=r"k has the strides .*; allowed: 1 in the last dimension"):
+            replaced(k=repeated)
         # Of a dimension with one entry no stride counts.
         q, k = Q[:, ::-5], K[:, ::-7]
         np.testing.assert_array_equal(ferroflash.attention(q, k, k), ferroflash.attention(q.copy(), k.copy(), k.copy()))

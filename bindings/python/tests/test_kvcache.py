@@ -170,6 +170,23 @@ def test_a_window_that_hides_nothing_turns_no_query_by_its_place(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("paged", [False, True])
+def test_padding_may_end_among_the_new_rows(device, paged):
+    """Rows are in use behind the padding once the new ones are there, and not before."""
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    q, new = (random(2, 3, heads, 16, device=device, dtype=dtype, seed=at, grad=False) for at, heads in enumerate((4, 2)))
+    cache = torch.full((2, 24, 2, 16), float("nan"), device=device, dtype=dtype)
+    used, leftpad = integers(device, 4, 0), integers(device, 5, 2)
+    options = dict(cache_seqlens=used, cache_leftpad=leftpad)
+    if paged:
+        cache = cache.view(6, 8, 2, 16)
+        options["block_table"] = integers(device, 0, 1, 2, 3, 4, 5).view(2, 3)
+    o = fa2.flash_attn_with_kvcache(q, cache, cache.clone(), new, new, **options)
+    o_of_new, _ = reference(q, new, new, leftpad_k=leftpad - used)
+    assert_near(o, o_of_new)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_one_number_for_all_lengths(device):
     case = dataclasses.replace(BASE[device], mask="causal", storage="index")
     call = Call(case)

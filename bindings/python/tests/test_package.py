@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import ferroflash
 import pytest
@@ -25,6 +26,16 @@ assert info["gpus"] or info["no_gpu"]
 assert "flash_attn_func" in dir(ferroflash)
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("name", ["peers", "decode", "mla"])
+def test_benchmarks_say_their_arguments_without_torch(name):
+    script = Path(__file__).resolve().parents[3] / f"tests/benches/{name}.py"
+    if not script.is_file():
+        pytest.skip("[not run] not in the repository")
+    program = "import runpy, sys; sys.modules['torch'] = None; script = sys.argv.pop(1); runpy.run_path(script, run_name='__main__')"
+    said = subprocess.run([sys.executable, "-c", program, str(script), "--help"], check=True, capture_output=True, text=True)
+    assert "--ferroflash" in said.stdout
 
 
 def test_a_name_that_is_not_there():

@@ -1,6 +1,7 @@
 //! What planning knows of a device. Plain data, so that plans for any GPU are made and tested anywhere.
 
 use super::Thresholds;
+use crate::backend::cpu::pool;
 
 /// A device's limits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -74,7 +75,7 @@ impl DeviceInfo {
             name: format!(
                 "{} on {} threads",
                 std::env::consts::ARCH,
-                rayon::current_num_threads()
+                pool::n_threads()
             ),
             compute_capability: (0, 0),
             n_sms: 0,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import _native
-from ._call import _ALIGNMENT_BYTES, _N_PLANS, _narrowed, _readable, _reads
+from ._call import _N_PLANS, _narrowed, _readable, _reads, misaligned
 from ._checks import DTYPES, Form, check_integers, check_table
 from ._torch import _LIBRARY, _are_plain
 
@@ -92,7 +92,7 @@ class _AppendPlan:
             heads_q = q.shape[-2] if len(q.shape) > 2 else "heads_q"
             _check_like("q", q, k_cache, (*k.shape[:-2], heads_q, k.shape[-1]), "k_cache")
         self.ordinal = _ordinal(k_cache)
-        self.misaligned = _ALIGNMENT_BYTES - 1 if self.ordinal is not None else 0
+        self.misaligned = misaligned(k_cache, self.ordinal)
         self.tensors = [form for form in (k, v, k_cache, v_cache, q) if form is not None]
         self.reads = [_reads(form, self.ordinal is not None) for form in self.tensors]
         self.native = None
@@ -118,7 +118,7 @@ class _RotatePlan:
         batch = x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
         check_integers("rotary_seqlens", positions, batch, x.device)
         self.ordinal = _ordinal(x)
-        self.misaligned = _ALIGNMENT_BYTES - 1 if self.ordinal is not None else 0
+        self.misaligned = misaligned(x, self.ordinal)
         self.native = None
         if _reads(x, self.ordinal is not None):
             rotary = _turned(cos, interleaved)
@@ -147,7 +147,7 @@ def _append(given: Append) -> tuple[Tensor, Tensor]:
                 cache.copy_(copy[..., :head_dim])
         return seqused, _narrowed(q_out, head_dim) if q is not None else q_out
     seqused = torch.empty_like(cache_seqlens, memory_format=torch.contiguous_format)
-    q_out = k.new_empty(0) if q is None else torch.empty_like(q, memory_format=torch.contiguous_format)
+    q_out = k.new_empty(0) if q is None else _turned_rows(q, cu_seqlens_new)
     addresses = [0 if x is None else x.data_ptr() for x in (k, v, k_cache, v_cache, q, q_out)]
     vectors = [0 if x is None else x.data_ptr() for x in (cache_seqlens, seqused, cu_seqlens_new, page_table, cos, sin)]
     planned.native.run(_stream(planned.ordinal), addresses, vectors)
@@ -164,10 +164,16 @@ def _rotate(x: Tensor, rotary: Rotary, positions: Tensor, cu_seqlens: Tensor | N
     planned = _rotate_plan(Form.of(x), Form.of(cos), interleaved, Form.of(positions), of_lengths)
     if planned.native is None or x.data_ptr() & planned.misaligned:
         return _narrowed(_rotate(_readable(x, planned), rotary, positions, cu_seqlens), x.shape[-1])
-    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    y = _turned_rows(x, cu_seqlens)
     vectors = [0 if given is None else given.data_ptr() for given in (positions, cu_seqlens, cos, sin)]
     planned.native.run(_stream(planned.ordinal), [x.data_ptr(), y.data_ptr()], vectors)
     return y
+
+
+def _turned_rows(x: Tensor, cu_seqlens: Tensor | None) -> Tensor:
+    """Room for rows of x turned. Not all are written: packed rows may be of no sequence, and a GPU leaves out rows beyond the tables."""
+    everywhere = cu_seqlens is None and not x.is_cuda
+    return (torch.empty_like if everywhere else torch.zeros_like)(x, memory_format=torch.contiguous_format)
 
 
 def _ordinal(form: Form) -> int | None:

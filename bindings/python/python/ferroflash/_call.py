@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import _native
-from ._checks import DTYPES, FP8, N_LENGTHS, Form, batch_of, check, check_lengths, check_sinks, check_state, check_window, default_scale
+from . import _checks, _native
+from ._checks import DTYPES, FP8, N_LENGTHS, Form, default_scale
 from .expression import Given, Mask, Score, tensors_of
 
 # cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k and page_table, or None where none of them is given.
@@ -30,6 +30,9 @@ _N_PLANS = 4096
 # GPU kernels read 16 bytes at a time.
 _ALIGNMENT_BYTES = 16
 _ALIGNMENT_ELEMS = {torch.float32: 4, torch.float16: 8, torch.bfloat16: 8, FP8: 8}
+
+# Row statistics are float32.
+_ALIGNMENT_OF_STATISTICS = 4 - 1
 
 _NO_LENGTHS = (0,) * N_LENGTHS
 
@@ -146,14 +149,14 @@ class Plan:
         q, k, v = forms
         max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits = numbers
         page_table = lengths[5]
-        check(q, k, v, page_table, in_8_bits=special.fp8_kv is not None)
-        check_window(left, right)
-        batch = batch_of(q, k, lengths, max_seqlen_q, max_seqlen_k)
-        check_lengths(lengths, batch, q)
+        _checks.check(q, k, v, page_table, in_8_bits=special.fp8_kv is not None)
+        _checks.check_window(left, right)
+        batch = _checks.batch_of(q, k, lengths, max_seqlen_q, max_seqlen_k)
+        _checks.check_lengths(lengths, batch, q)
         if asked.sinks is not None:
-            check_sinks(asked.sinks, q)
+            _checks.check_sinks(asked.sinks, q)
         if asked.rng_state is not None:
-            check_state(asked.rng_state, q)
+            _checks.check_state(asked.rng_state, q)
         columns, seqlen_k = None, max_seqlen_k if len(k.shape) == 3 else k.shape[1]
         if page_table is not None:
             columns = page_table.shape[1]
@@ -188,13 +191,19 @@ class Plan:
         )
         # Whether kernels read tensors of these strides, if no bit of `misaligned` is set in their addresses.
         self.reads = all(_reads(form, self.ordinal is not None) for form in forms)
-        self.misaligned = _ALIGNMENT_BYTES - 1 if self.ordinal is not None else 0
+        self.misaligned = misaligned(q, self.ordinal)
+        self._forms = forms
         self._strides = tuple(form.strides[:-1] for form in forms)
         self._in_pages = page_table is not None
         self._given = [given is not None for given in lengths]
         self._asked = asked
         self._forward: tuple[_native.Forward, int] | None = None
         self._backward: dict[tuple[tuple[int, ...], Wanted], tuple[_native.Backward, int] | None] = {}
+
+    def is_of(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
+        """Whether these tensors have the forms that the plan was made for."""
+        forms = self._forms
+        return Form.of(q) == forms[0] and Form.of(k) == forms[1] and Form.of(v) == forms[2]
 
     def forward(self) -> tuple[_native.Forward, int]:
         """The forward pass, and the bytes of its workspace."""
@@ -293,6 +302,11 @@ def backward(
 ) -> list[Tensor]:
     """Gradients of q, k and v, with q, k, v, o and lse saved; then those that are wanted of sinks and of tensors that expressions read."""
     q, k, v, o, lse = saved
+    # What was saved may come back with other strides, or from another place: from the host's memory, or out of a hook.
+    if lengths is not None or beside is not None or not planned.is_of(q, k, v):
+        planned = plan(q, k, v, lengths, planned.numbers, beside)
+    of_lse = None if d_lse is None else Form.of(d_lse)
+    _checks.check_saved(Form.of(q), Form.of(o), Form.of(d_o), Form.of(lse), of_lse, planned.shape_lse)
     q_at, k_at, v_at, d_o_at = q.data_ptr(), k.data_ptr(), v.data_ptr(), d_o.data_ptr()
     if not planned.reads or (q_at | k_at | v_at) & planned.misaligned:
         d_o, *copies = (_readable(x, planned) for x in (d_o, q, k, v, o))
@@ -302,10 +316,10 @@ def backward(
     ready = planned.backward(d_o, wanted)
     if ready is None or d_o_at & planned.misaligned:
         return backward(planned, d_o.clone(memory_format=torch.contiguous_format), d_lse, saved, lengths, beside, wanted)
-    o, lse = o.contiguous(), lse.contiguous()
+    o, lse = _contiguous(o, planned.misaligned), _contiguous(lse, _ALIGNMENT_OF_STATISTICS)
     d_lse_at = 0
     if d_lse is not None:
-        d_lse = d_lse.contiguous()
+        d_lse = _contiguous(d_lse, _ALIGNMENT_OF_STATISTICS)
         d_lse_at = d_lse.data_ptr()
     d_q, d_k, d_v = _new(q), _new(k), _new(v)
     of_gradients = d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr()
@@ -340,6 +354,18 @@ def _shaped(gradient: Tensor, shape: torch.Size) -> Tensor:
 def _new(given: Tensor) -> Tensor:
     """Contiguous memory of a tensor's shape. `torch.empty` takes three times as long: it reads a shape, a type and a device."""
     return torch.empty_like(given, memory_format=torch.contiguous_format)
+
+
+def misaligned(form: Form, ordinal: int | None) -> int:
+    """The bits of which none may be set in the address of a tensor that is read or written where it lies."""
+    return (_ALIGNMENT_BYTES if ordinal is not None else form.dtype.itemsize) - 1
+
+
+def _contiguous(given: Tensor, misaligned: int) -> Tensor:
+    """The tensor, or a contiguous copy where it has gaps or begins between two elements."""
+    if given.is_contiguous() and not given.data_ptr() & misaligned:
+        return given
+    return given.clone(memory_format=torch.contiguous_format)
 
 
 def _reads(form: Form, on_gpu: bool) -> bool:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
+
+from ._refuse import refuse
 
 # The types of q, k and v, and what the library calls them.
 DTYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "float32"}
@@ -39,6 +43,64 @@ class Form(NamedTuple):
 def default_scale(shape_q: Sequence[int]) -> float:
     """1/√head_dim; of a head_dim that is refused later, 1."""
     return max(shape_q[-1], 1) ** -0.5 if len(shape_q) > 0 else 1.0
+
+
+# What a number may be as it is: the others are read anew at every call, since plans are kept by their numbers. Those of a compiler are symbols.
+_WHOLE = (int, torch.SymInt)
+_NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
+
+
+def whole(argument: str, given: object) -> int | None:
+    """A whole number, or None. A tensor of one element is read, and waited for."""
+    if given is None or isinstance(given, _WHOLE):
+        return given
+    try:
+        return operator.index(given)
+    except (TypeError, RuntimeError):
+        raise TypeError(f"{argument} is {_shown(given)}; allowed: an int, or a tensor of one") from None
+
+
+def number(argument: str, given: object) -> float | None:
+    """A number, or None. A tensor of one element is read, and waited for; it has no gradient."""
+    if given is None or isinstance(given, _NUMBERS):
+        return given
+    if isinstance(given, Tensor) and given.requires_grad and torch.is_grad_enabled():
+        refuse(argument, given, "a number, or a tensor that asks for no gradient, as ferroflash has none of it")
+    if hasattr(type(given), "__float__"):
+        refuse_tangents(given)
+        try:
+            return float(given)
+        except (TypeError, ValueError, RuntimeError):
+            pass
+    raise TypeError(f"{argument} is {_shown(given)}; allowed: a number, or a tensor of one")
+
+
+def _shown(given: object) -> str:
+    return f"a tensor {list(given.shape)} of {given.dtype}" if isinstance(given, Tensor) else repr(given)
+
+
+def refuse_tangents(*given: object) -> None:
+    """Refuses tensors that forward-mode differentiation has given a direction: without a word the results would have none."""
+    if not in_forward_mode():
+        return
+    for tensor in given:
+        if isinstance(tensor, (list, tuple)):
+            refuse_tangents(*tensor)
+        elif isinstance(tensor, Tensor) and tensor.is_floating_point() and forward_ad.unpack_dual(tensor).tangent is not None:
+            refuse_forward_mode()
+
+
+def refuse_forward_mode() -> NoReturn:
+    """Says what there is in its place."""
+    raise NotImplementedError(
+        "forward-mode differentiation was asked for (torch.func.jvp, jacfwd, torch.autograd.forward_ad); ferroflash has gradients by "
+        "reverse mode alone: torch.func.grad, vjp, jacrev, Tensor.backward"
+    )
+
+
+def in_forward_mode() -> bool:
+    """Whether tensors may have a direction."""
+    return forward_ad._current_level >= 0
 
 
 def check(q: Form, k: Form, v: Form, page_table: object = None, names: tuple[str, str] = ("k", "v"), in_8_bits: bool = False) -> None:
@@ -129,6 +191,24 @@ def check_table(argument: str, given: Form, batch: int, device: torch.device) ->
     columns = given.shape[1]
     if given.strides != (columns, 1) and not (batch == 1 and given.strides[1] == 1) and not (columns == 1 and given.strides[0] == 1):
         raise ValueError(f"{argument} has the strides {list(given.strides)}; needed: those of a contiguous tensor")
+
+
+def check_saved(q: Form, o: Form, d_o: Form, lse: Form, d_lse: Form | None, shape_lse: tuple[int, ...]) -> None:
+    """Whether what a backward pass is given beside q, k and v fits these. Tensors that were saved may come back otherwise than they were."""
+    for argument, given, shape, dtype in (
+        ("o", o, q.shape, q.dtype),
+        ("d_o", d_o, q.shape, q.dtype),
+        ("lse", lse, shape_lse, torch.float32),
+        ("d_lse", d_lse, shape_lse, torch.float32),
+    ):
+        if given is None:
+            continue
+        if given.dtype != dtype:
+            raise TypeError(f"{argument} is {given.dtype}; needed: {dtype}")
+        if given.device != q.device:
+            raise TypeError(f"{argument} lies on {given.device}; needed: {q.device}, as q")
+        if tuple(given.shape) != tuple(shape):
+            raise ValueError(f"{argument} has the shape {list(given.shape)}; needed: {list(shape)}")
 
 
 def check_sinks(given: Form, q: Form) -> None:

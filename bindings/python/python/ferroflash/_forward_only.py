@@ -11,8 +11,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from ._call import _ALIGNMENT_BYTES, _N_PLANS, Lengths, Plan, Special, _reads, lse_shape
-from ._checks import FP8, N_LENGTHS, Form, batch_of, check, check_rows, default_scale
+from ._call import _N_PLANS, Lengths, Plan, Special, _reads, lse_shape, misaligned
+from ._checks import FP8, N_LENGTHS, Form, batch_of, check, check_rows, default_scale, number, whole
 from ._refuse import refuse
 from ._torch import _LIBRARY, _OPTIONS, _TAGS, _are_plain, _given
 
@@ -40,7 +40,7 @@ def latent(
     page_table: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`_torch.attention` with the first `head_dim_v` columns of k for v: o, `[batch, seqlen_q, heads_q, head_dim_v]`, and lse."""
-    scale = default_scale(q.shape) if softmax_scale is None else softmax_scale
+    scale = default_scale(q.shape) if softmax_scale is None else number("softmax_scale", softmax_scale)
     options = (head_dim_v, seqused_k, page_table, scale, causal)
     if _goes_past(q, k):
         return _latent(q, k, *options)
@@ -66,8 +66,9 @@ def forward_fp8(
     """`_torch.attention` with k and v of e4m3, multiplied by their scales, `[batch, heads_k]` or, in pages, `[n_pages, heads_k]`; None is 1."""
     k_descale, v_descale = _descales((q, k, v), k_descale, v_descale, cu_seqlens_q)
     lengths = (cu_seqlens_q, None, None, seqused_k, leftpad_k, page_table)
-    scale = default_scale(q.shape) if softmax_scale is None else softmax_scale
-    options = (*lengths, max_seqlen_q, None, scale, *window, num_splits)
+    scale = default_scale(q.shape) if softmax_scale is None else number("softmax_scale", softmax_scale)
+    left, right = (whole("window", side) for side in window)
+    options = (*lengths, whole("max_seqlen_q", max_seqlen_q), None, scale, left, right, whole("num_splits", num_splits))
     if _goes_past(q, k, v, k_descale, v_descale):
         return _forward_fp8(q, k, v, k_descale, v_descale, *options)
     return torch.ops.ferroflash.forward_fp8.default(q, k, v, k_descale, v_descale, *options)
@@ -150,7 +151,8 @@ def _scales_of(k: Form, scales: list[Form], batch: int, in_pages: bool) -> str:
 
 def _queries(q: Tensor) -> Tensor:
     """q as kernels read it."""
-    reads = _reads(Form.of(q), q.is_cuda) and not (q.is_cuda and q.data_ptr() % _ALIGNMENT_BYTES)
+    form = Form.of(q)
+    reads = _reads(form, q.is_cuda) and not q.data_ptr() & misaligned(form, q.device.index if q.is_cuda else None)
     return q if reads else q.clone(memory_format=torch.contiguous_format)
 
 

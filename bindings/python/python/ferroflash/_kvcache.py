@@ -9,7 +9,7 @@ from torch import Tensor
 
 from . import _call
 from ._append import Append, Rotary, append, rotate
-from ._checks import DTYPES, FP8, Form, check, check_integers, check_rows, check_table
+from ._checks import DTYPES, FP8, Form, check, check_integers, check_rows, check_table, number, refuse_tangents, whole
 from ._forward_only import forward_fp8, in_8_bits
 from ._lengths import longest
 from ._refuse import refuse
@@ -91,6 +91,11 @@ def with_kvcache(given: Cached, window: Window) -> tuple[Tensor, Tensor]:
         tensor = getattr(given, argument)
         if tensor is not None:
             _shape(argument, tensor)
+    given = given._replace(
+        softmax_scale=number("softmax_scale", given.softmax_scale),
+        num_splits=whole("num_splits", given.num_splits),
+        max_seqlen_q=whole("max_seqlen_q", given.max_seqlen_q),
+    )
     batch = given.q.shape[0] if given.cu_seqlens_q is None else given.cu_seqlens_q.numel() - 1
     seqused, table = given.cache_seqlens, _table(given, batch)
     if isinstance(seqused, int):
@@ -163,6 +168,7 @@ def _with_new_rows(
     if given.k is None or given.v is None or seqused is None:
         missing = "k" if given.k is None else "v" if given.v is None else "cache_seqlens"
         raise ValueError(f"{missing} is missing; needed: k, v and cache_seqlens, where one of k and v is given")
+    refuse_tangents(given.q, given.k, given.v, given.k_cache, given.v_cache)
     rotary = _rotary(given, given.k_cache.shape[1] * (1 if table is None else table.shape[1]))
     q, k, v, k_cache, v_cache = (x.detach() for x in (given.q, given.k, given.v, given.k_cache, given.v_cache))
     numbers = (longest_q, None, given.softmax_scale, *window, given.num_splits)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._checks import DTYPES
+from ._checks import DTYPES, number
 from ._native import At, Num
 from ._refuse import refuse
 from .expression import Score
@@ -53,6 +53,7 @@ def edit(
     q: Tensor, window: Window, softcap: float = 0.0, alibi_slopes: Tensor | None = None, cu_seqlens_q: Tensor | None = None
 ) -> dict[str, Any]:
     """The options of `_torch.attention` that say so: none where neither is asked for."""
+    softcap = number("softcap", softcap)
     if not 0.0 <= softcap < math.inf:
         refuse("softcap", softcap, "a number greater than 0, or 0 for none")
     if softcap == 0.0 and alibi_slopes is None:

@@ -8,15 +8,15 @@ a call. Work is enqueued on the current stream, in memory of PyTorch's allocator
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import _call
-from ._call import Beside, Lengths, Plan, Wanted, lse_shape
-from ._checks import DTYPES, N_LENGTHS, Form, check, default_scale
+from . import _call, _float64, _transforms
+from ._call import Beside, Lengths, Numbers, Plan, Wanted, lse_shape
+from ._checks import DTYPES, N_LENGTHS, Form, check, default_scale, in_forward_mode, number, refuse_tangents, whole
+from ._spelling import read, spelled
 from .expression import Given, Mask, Score, check_gradient, given_by, tensors_of
 
 _OPTIONS = (
@@ -31,13 +31,25 @@ _N_BESIDE = 7
 # The types of tensors that expressions read, and what they are called.
 _ELEMENTS = {**DTYPES, torch.int32: "int32"}
 
-# How many pairs of texts are kept as expressions.
-_N_EXPRESSIONS = 256
-
 # Tensors that are nothing more.
 _PLAIN = (Tensor, torch.nn.Parameter)
 
-_LIBRARY = torch.library.Library("ferroflash", "DEF")
+
+class _Library(torch.library.Library):
+    """Operators whose kernels for autograd refuse forward mode: those that PyTorch makes of a backward pass forget its directions."""
+
+    def impl(self, op_name, fn, dispatch_key="", **options):
+        if dispatch_key != "Autograd":
+            return super().impl(op_name, fn, dispatch_key, **options)
+
+        def kernel(keyset, *arguments, **others):
+            refuse_tangents(*arguments)
+            return fn(keyset, *arguments, **others)
+
+        return super().impl(op_name, kernel, dispatch_key, **options)
+
+
+_LIBRARY = _Library("ferroflash", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
 _LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {_OPTIONS}, {_BESIDE}) -> (Tensor, Tensor)", tags=_TAGS)
 # Of q, k and v; then those that are wanted of sinks and of score_tensors.
@@ -118,19 +130,26 @@ def attention(
     if causal:
         right = 0
     lengths = (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, page_table)
+    numbers = _numbers(max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits)
+    dropout_p = number("dropout_p", dropout_p)
     plain = _are_plain(q, k, v)
     if not plain or torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
         q, k, v = _cast(q, k, v)
+    if q.dtype is torch.float64 and q.is_cpu:
+        return _float64.attention(q, k, v, lengths, numbers, sinks, score=score, mask=mask, dropout_p=dropout_p)
     beside = None
     if not (score is None and mask is None and not score_inputs and sinks is None and dropout_p == 0):
         given = expressions_of(q, score, mask, score_inputs)
         beside = Beside(given, _sinks(sinks), dropout_p, _state(q, dropout_p, rng_state))
         plain = plain and _are_plain(q, *(x for x in beside.tensors() if x is not None))
     if not plain:
-        scale = default_scale(q.shape) if softmax_scale is None else softmax_scale
-        numbers = (max_seqlen_q, max_seqlen_k, scale, left, right, num_splits)
-        return torch.ops.ferroflash.forward.default(q, k, v, *lengths, *numbers, *_spelled(beside))
-    numbers = (max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits)
+        longest_q, longest_k, scale, *others = numbers
+        scale = default_scale(q.shape) if scale is None else scale
+        arguments = q, k, v, *lengths, longest_q, longest_k, scale, *others, *spelled(beside)
+        if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+            return torch.ops.ferroflash.forward.default(*arguments)
+        _wanted(beside)
+        return _transforms.attention(*arguments)
     rows = _given(lengths)
     planned = _call.plan(q, k, v, rows, numbers, beside)
     if not torch.is_grad_enabled():
@@ -139,6 +158,13 @@ def attention(
     if q.requires_grad or k.requires_grad or v.requires_grad or wanted.sinks or any(wanted.tensors):
         return _Attention.apply(q, k, v, planned, rows, beside, wanted, *(() if beside is None else beside.tensors()))
     return _call.forward(planned, q, k, v, rows, beside)
+
+
+def _numbers(max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits) -> Numbers:
+    """As plans are kept by them."""
+    longest = whole("max_seqlen_q", max_seqlen_q), whole("max_seqlen_k", max_seqlen_k)
+    sides = whole("window", left), whole("window", right)
+    return *longest, number("softmax_scale", softmax_scale), *sides, whole("num_splits", num_splits)
 
 
 def _sinks(sinks: Any) -> Tensor | None:
@@ -186,32 +212,6 @@ def expressions_of(
     return given_by(score, mask, score_inputs, form_of)
 
 
-def _spelled(beside: Beside | None) -> tuple[Any, ...]:
-    """Expressions, what they take, sinks and dropout, as the operators have them."""
-    if beside is None:
-        return None, None, [], [], None, 0.0, None
-    given, *others = beside
-    if given is None:
-        return None, None, [], [], *others
-    return *given.texts(), list(given.tensors), [float(x) for x in given.params], *others
-
-
-def _read(spelled: Sequence[Any]) -> Beside | None:
-    """What `_spelled` has written."""
-    score, mask, tensors, params, sinks, dropout_p, rng_state = spelled
-    given = None
-    if not (score is None and mask is None):
-        given = Given(*_parsed(score, mask), tuple(params), tuple(tensors))
-    if given is None and sinks is None and dropout_p == 0:
-        return None
-    return Beside(given, sinks, dropout_p, rng_state)
-
-
-@lru_cache(maxsize=_N_EXPRESSIONS)
-def _parsed(score: str | None, mask: str | None) -> tuple[Score | None, Mask | None]:
-    return None if score is None else Score.parse(score), None if mask is None else Mask.parse(mask)
-
-
 def _cast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     """q, k and v as autocast has them."""
     for argument, given in (("q", q), ("k", k), ("v", v)):
@@ -220,7 +220,8 @@ def _cast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     if q.device.type not in ("cuda", "cpu") or not torch.is_autocast_enabled(q.device.type):
         return q, k, v
     dtype = torch.get_autocast_dtype(q.device.type)
-    return tuple(x.to(dtype) if x.is_floating_point() else x for x in (q, k, v))
+    # As PyTorch's own operators, which leave float64 as it is.
+    return tuple(x.to(dtype) if x.is_floating_point() and x.dtype is not torch.float64 else x for x in (q, k, v))
 
 
 def _given(lengths: tuple[Tensor | None, ...]) -> Lengths:
@@ -248,12 +249,12 @@ def explain(
     """Which kernels serve `attention` of tensors shaped like these, or its gradients, and why the others do not: a text."""
     left, right = window
     beside = Beside(Given(score, mask, (), ()), sinks, dropout_p)
-    plan = _call.plan(q, k, v, None, (None, None, softmax_scale, left, 0 if causal else right, 0), beside)
+    plan = _call.plan(q, k, v, None, _numbers(None, None, softmax_scale, left, 0 if causal else right, 0), beside)
     return plan.problem.explain(plan.ordinal, backward=backward)
 
 
 def _are_plain(*tensors: Tensor) -> bool:
-    """Whether nobody has to see the call as an operator: no compiler, transformation or mode, no subclass of tensors, no other device.
+    """Whether nobody has to see the call as an operator: no compiler, tracer, transformation or mode, no subclass of tensors, no other device.
 
     PyTorch's dispatch of an operator written in Python takes longer than a call.
     """
@@ -265,6 +266,8 @@ def _are_plain(*tensors: Tensor) -> bool:
         and (tensors[0].is_cuda or tensors[0].is_cpu)
         and torch._C._len_torch_dispatch_stack() == 0
         and not torch._C._are_functorch_transforms_active()
+        and not in_forward_mode()
+        and not torch._C._is_tracing()
     )
 
 
@@ -288,8 +291,8 @@ class _Attention(torch.autograd.Function):
         if beside is not None:
             beside = beside.with_tensors(saved[n:])
         # Where a graph of this pass is wanted, the operator says that it has no derivative.
-        if d_o is None or torch.is_grad_enabled() or not _are_plain(d_o):
-            options = *(lengths or (None,) * N_LENGTHS), *planned.numbers, *_spelled(beside)
+        if d_o is None or torch.is_grad_enabled() or not _are_plain(d_o, *saved[:5]):
+            options = *(lengths or (None,) * N_LENGTHS), *planned.numbers, *spelled(beside)
             d_q, d_k, d_v, *others = _gradients(d_o, d_lse, saved[:5], options, wanted)
         else:
             d_q, d_k, d_v, *others = _call.backward(planned, d_o, d_lse, saved[:5], lengths or None, beside, wanted)
@@ -325,8 +328,8 @@ def _gradients(
 
 def _options(options: Sequence[Any]) -> tuple[Lengths, tuple, Beside | None]:
     """What operators are given behind their tensors: lengths, numbers, and what stands beside them."""
-    others, spelled = options[:-_N_BESIDE], options[-_N_BESIDE:]
-    return _given(tuple(others[:N_LENGTHS])), tuple(others[N_LENGTHS:]), _read(spelled)
+    others, beside = options[:-_N_BESIDE], options[-_N_BESIDE:]
+    return _given(tuple(others[:N_LENGTHS])), tuple(others[N_LENGTHS:]), read(beside)
 
 
 @torch.library.impl(_LIBRARY, "forward", "CPU")
@@ -362,7 +365,7 @@ def _fake_backward(d_o, d_lse, q, k, v, o, lse, *options):
 def _save(ctx, inputs, output):
     q, k, v, *options = inputs
     score, mask, tensors, params, sinks, dropout_p, rng_state = options[-_N_BESIDE:]
-    ctx.wanted = _wanted(_read(options[-_N_BESIDE:]))
+    ctx.wanted = _wanted(read(options[-_N_BESIDE:]))
     _keep(ctx, q, k, v, *output, *options[:N_LENGTHS], sinks, rng_state, *tensors)
     ctx.numbers = options[N_LENGTHS:-_N_BESIDE]
     ctx.texts, ctx.params, ctx.dropout_p = (score, mask), params, dropout_p
@@ -380,15 +383,11 @@ def _differentiate(ctx, d_o, d_lse):
     return d_q, d_k, d_v, *(None,) * (len(options) - 5), *lists, d_sinks, None, None
 
 
-def _refuse_second_derivative(ctx, *gradients):
-    raise NotImplementedError("ferroflash has no second derivatives: gradients of gradients of attention were asked for")
-
-
 def _refuse_vmap(info, in_dims, *args):
-    raise NotImplementedError("ferroflash has no rule for torch.func.vmap: batch is a dimension of q, k and v")
+    raise NotImplementedError("ferroflash has no rule for torch.func.vmap of a backward pass that was called by itself")
 
 
 torch.library.register_autograd("ferroflash::forward", _differentiate, setup_context=_save, lib=_LIBRARY)
-torch.library.register_autograd("ferroflash::backward", _refuse_second_derivative, lib=_LIBRARY)
-torch.library.register_vmap("ferroflash::forward", _refuse_vmap, lib=_LIBRARY)
+torch.library.register_autograd("ferroflash::backward", _transforms.refuse_second_derivative, lib=_LIBRARY)
+torch.library.register_vmap("ferroflash::forward", _transforms.vmap, lib=_LIBRARY)
 torch.library.register_vmap("ferroflash::backward", _refuse_vmap, lib=_LIBRARY)

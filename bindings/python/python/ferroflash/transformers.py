@@ -177,12 +177,15 @@ def _packed(**given: Tensor | int | None) -> dict[str, Any] | None:
 
 
 def _left_without_mask(sliding_window: int | None, causal: bool, seqlen_k: int) -> int | None:
-    """Keys to the left that a query sees, by the argument of a layer."""
-    if sliding_window is None or sliding_window >= seqlen_k:
+    """Keys to the left that a query sees, by the argument of a layer: of a causal mask with the query's own, of a bidirectional one beside it."""
+    if sliding_window is None:
         return None
+    left = sliding_window - 1 if causal else sliding_window
+    if left >= seqlen_k - 1:
+        return None  # It hides nothing.
     if not causal:
         refuse("sliding_window", sliding_window, "None where there is no mask and is_causal is False")
-    return sliding_window - 1
+    return left
 
 
 # ---- the mask ----

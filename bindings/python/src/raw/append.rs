@@ -17,6 +17,16 @@ use crate::device::device;
 use crate::error::to_py;
 use crate::problem::{dtype_of, pages_of};
 
+/// The tensors of a call, in the order of their addresses.
+const TENSORS: [Argument; 6] = [
+    Argument::KNew,
+    Argument::VNew,
+    Argument::KCache,
+    Argument::VCache,
+    Argument::Q,
+    Argument::QOut,
+];
+
 /// Appends of one shape and type on a device, planned.
 #[pyclass(frozen, module = "ferroflash._native")]
 pub(crate) struct Append {
@@ -109,15 +119,8 @@ impl Append {
             Layout::bshd(q)?,
         ];
         let mut known = Layouts::contiguous().giving(Argument::SeqUsedOut);
-        let arguments = [
-            Argument::KNew,
-            Argument::VNew,
-            Argument::KCache,
-            Argument::VCache,
-            Argument::Q,
-        ];
         let n_tensors = if problem.heads_q() > 0 { 5 } else { 4 };
-        for (argument, layout) in arguments.into_iter().zip(layouts).take(n_tensors) {
+        for (argument, layout) in TENSORS.into_iter().zip(layouts).take(n_tensors) {
             known = known.with(argument, layout);
         }
         let prepared = match ordinal {
@@ -143,6 +146,7 @@ impl Append {
         let problem = self.append.problem();
         let place = Place::of(self.append.device().as_cuda());
         let span = |at: usize| Span {
+            argument: TENSORS[at],
             address: tensors[at],
             layout: self.layouts[at],
             dtype: problem.dtype(),
@@ -153,28 +157,31 @@ impl Append {
             let mut inputs = AppendInputs::new(
                 &place.tensor(span(0))?,
                 &place.tensor(span(1))?,
-                place.integers(seqused_k, batch),
+                place.integers(Argument::SeqUsedK, seqused_k, batch)?,
             );
             let caches = [place.tensor_mut(span(2))?, place.tensor_mut(span(3))?];
             let [k_cache, v_cache] = caches;
             let mut outputs = AppendOutputs::new(k_cache, v_cache)
-                .seqused_out(place.integers_mut(seqused_out, batch));
+                .seqused_out(place.integers_mut(Argument::SeqUsedOut, seqused_out, batch)?);
             if problem.heads_q() > 0 {
                 inputs = inputs.q(&place.tensor(span(4))?);
                 outputs = outputs.q_out(place.tensor_mut(span(5))?);
             }
             if self.is_packed {
-                inputs = inputs.cu_seqlens_new(place.integers(cu_seqlens_new, batch + 1));
+                let cu_seqlens =
+                    place.integers(Argument::CuSeqlensNew, cu_seqlens_new, batch + 1)?;
+                inputs = inputs.cu_seqlens_new(cu_seqlens);
             }
             if let Some(pages) = problem.pages() {
                 // That the product can be counted has been checked.
                 let n_entries = batch * pages.n_columns(problem.seqlen_cache());
-                inputs = inputs.page_table(place.integers(page_table, n_entries));
+                let table = place.integers(Argument::PageTable, page_table, n_entries)?;
+                inputs = inputs.page_table(table);
             }
             if let Some(turns) = problem.turns() {
                 let n_elems = turns.table_elems() as usize;
-                let table = |address| place.statistics(address, n_elems);
-                inputs = inputs.rotary(table(cos), table(sin));
+                let table = |argument, address| place.statistics(argument, address, n_elems);
+                inputs = inputs.rotary(table(Argument::Cos, cos)?, table(Argument::Sin, sin)?);
             }
             (inputs, outputs)
         };

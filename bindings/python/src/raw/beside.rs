@@ -76,19 +76,21 @@ impl Beside {
         place: Place<'a>,
         problem: &Problem,
         taken: &Taken,
-    ) -> Inputs<'a> {
+    ) -> Result<Inputs<'a>, Error> {
         // SAFETY: as the caller promises.
-        let mut inputs = unsafe { taken.give(inputs, place, &self.values) };
+        let mut inputs = unsafe { taken.give(inputs, place, &self.values)? };
         if problem.has_sinks() {
+            let argument = Argument::Sinks;
             // SAFETY: as the caller promises.
-            inputs = inputs.sinks(unsafe { place.statistics(self.sinks, problem.heads_q()) });
+            let sinks = unsafe { place.statistics(argument, self.sinks, problem.heads_q())? };
+            inputs = inputs.sinks(sinks);
         }
-        match self.dropout {
+        Ok(match self.dropout {
             None => inputs,
             Some(Rng::Values(seed, offset)) => inputs.dropout_rng(seed, offset),
             // SAFETY: as the caller promises.
-            Some(Rng::State(address)) => inputs.dropout_state(unsafe { place.state(address) }),
-        }
+            Some(Rng::State(address)) => inputs.dropout_state(unsafe { place.state(address)? }),
+        })
     }
 }
 
@@ -157,10 +159,11 @@ impl Wanted {
         place: Place<'a>,
         problem: &Problem,
         beside: &Beside,
-    ) -> Gradients<'a> {
+    ) -> Result<Gradients<'a>, Error> {
         if self.sinks {
+            let (argument, address) = (Argument::DSinks, beside.d_sinks);
             // SAFETY: as the caller promises.
-            let d_sinks = unsafe { place.statistics_mut(beside.d_sinks, problem.heads_q()) };
+            let d_sinks = unsafe { place.statistics_mut(argument, address, problem.heads_q())? };
             gradients = gradients.d_sinks(d_sinks);
         }
         for (wanted, &address) in zip(&self.tensors, &beside.d_tensors) {
@@ -168,9 +171,9 @@ impl Wanted {
                 continue;
             };
             // SAFETY: as the caller promises.
-            let gradient = unsafe { place.elements_mut(address, of.n_elems, of.element) };
+            let gradient = unsafe { place.elements_mut(of.name, address, of.n_elems, of.element)? };
             gradients = gradients.d_score_tensor(of.name, gradient);
         }
-        gradients
+        Ok(gradients)
     }
 }

@@ -101,12 +101,12 @@ impl Forward {
         beside: &Beside,
     ) -> Result<(), Error> {
         let place = self.shape.place();
-        let o = self.shape.span_o(o)?;
+        let o = self.shape.span_o(Argument::O, o)?;
         let n_rows = self.shape.n_rows();
         // SAFETY: as the caller promises.
         let (inputs, mut outputs) = unsafe {
             let inputs = self.shape.inputs(place, [q, k, v], lengths, beside)?;
-            let lse = place.statistics_mut(lse, n_rows);
+            let lse = place.statistics_mut(Argument::Lse, lse, n_rows)?;
             (inputs, Outputs::new(place.tensor_mut(o)?, lse))
         };
         match (&self.prepared, place) {
@@ -207,16 +207,21 @@ impl Backward {
         beside: &Beside,
     ) -> Result<(), Error> {
         let (shape, place) = (&self.shape, self.shape.place());
-        let (o, n_rows) = (shape.span_o(o)?, shape.n_rows());
-        let d_o = shape.span(self.d_o, d_o);
-        let [d_q, d_k, d_v] = [shape.span_q(d_q)?, shape.span_k(d_k)?, shape.span_v(d_v)?];
+        let (o, n_rows) = (shape.span_o(Argument::O, o)?, shape.n_rows());
+        let d_o = shape.span(Argument::DO, self.d_o, d_o);
+        let [d_q, d_k, d_v] = [
+            shape.span_q(Argument::DQ, d_q)?,
+            shape.span_k(Argument::DK, d_k)?,
+            shape.span_v(Argument::DV, d_v)?,
+        ];
         // SAFETY: as the caller promises.
         let (inputs, saved, of_output, mut gradients) = unsafe {
             let inputs = shape.inputs(place, [q, k, v], lengths, beside)?;
-            let saved = Saved::new(&place.tensor(o)?, place.statistics(lse, n_rows));
+            let lse = place.statistics(Argument::Lse, lse, n_rows)?;
+            let saved = Saved::new(&place.tensor(o)?, lse);
             let mut of_output = OutputGradients::new(&place.tensor(d_o)?);
             if d_lse != 0 {
-                of_output = of_output.d_lse(place.statistics(d_lse, n_rows));
+                of_output = of_output.d_lse(place.statistics(Argument::DLse, d_lse, n_rows)?);
             }
             let [d_q, d_k, d_v] = [
                 place.tensor_mut(d_q)?,
@@ -225,7 +230,7 @@ impl Backward {
             ];
             let gradients = Gradients::new(d_q, d_k, d_v);
             let problem = shape.attention.problem();
-            let gradients = self.wanted.give(gradients, place, problem, beside);
+            let gradients = self.wanted.give(gradients, place, problem, beside)?;
             (inputs, saved, of_output, gradients)
         };
         match (&self.prepared, place) {

@@ -5,10 +5,12 @@
 use std::slice;
 use std::sync::Arc;
 
+use ferroflash::arguments::Argument;
 use ferroflash::backend::cuda::memory::{slice_from_raw, slice_from_raw_mut};
 use ferroflash::backend::cuda::sys::CUstream;
 use ferroflash::backend::cuda::{CudaDevice, Queue};
 use ferroflash::dtype::ScalarType;
+use ferroflash::error::{ProblemError, ScoreError};
 use ferroflash::expression::ElementType;
 use ferroflash::{Dtype, Element, Error, Layout, Scalar, Tensor, TensorMut, Vector, VectorMut};
 use float8::F8E4M3;
@@ -26,6 +28,8 @@ pub(crate) enum Place<'a> {
 /// A tensor that is not borrowed yet.
 #[derive(Clone, Copy)]
 pub(crate) struct Span {
+    /// Which tensor it is.
+    pub(crate) argument: Argument,
     /// Of the first element.
     pub(crate) address: u64,
     /// Shape and strides.
@@ -63,15 +67,9 @@ impl<'a> Place<'a> {
             // SAFETY: as the caller promises.
             Place::Host => unsafe {
                 match span.dtype {
-                    Dtype::Bf16 => {
-                        Tensor::strided(elements::<bf16>(span.address, n_elems), span.layout)?
-                    }
-                    Dtype::F16 => {
-                        Tensor::strided(elements::<f16>(span.address, n_elems), span.layout)?
-                    }
-                    Dtype::F32 => {
-                        Tensor::strided(elements::<f32>(span.address, n_elems), span.layout)?
-                    }
+                    Dtype::Bf16 => host::<bf16>(span, n_elems)?,
+                    Dtype::F16 => host::<f16>(span, n_elems)?,
+                    Dtype::F32 => host::<f32>(span, n_elems)?,
                 }
             },
         })
@@ -92,8 +90,7 @@ impl<'a> Place<'a> {
             }
             Place::Host => {
                 // SAFETY: as the caller promises.
-                let elements = unsafe { elements::<F8E4M3>(span.address, n_elems) };
-                Tensor::strided(elements, span.layout)?
+                unsafe { host::<F8E4M3>(span, n_elems)? }
             }
         })
     }
@@ -126,27 +123,40 @@ impl<'a> Place<'a> {
     ///
     /// # Safety
     /// As for [`Place::tensor`].
-    pub(crate) unsafe fn statistics(self, address: u64, n_elems: usize) -> Vector<'a> {
+    pub(crate) unsafe fn statistics(
+        self,
+        argument: Argument,
+        address: u64,
+        n_elems: usize,
+    ) -> Result<Vector<'a>, Error> {
         // SAFETY: as the caller promises.
-        unsafe { self.vector::<f32>(address, n_elems, ScalarType::F32) }
+        let vector = unsafe { self.vector::<f32>(address, n_elems, ScalarType::F32) };
+        vector.map_err(|refused| refused.of(argument))
     }
 
     /// Lengths: i32.
     ///
     /// # Safety
     /// As for [`Place::tensor`].
-    pub(crate) unsafe fn integers(self, address: u64, n_elems: usize) -> Vector<'a> {
+    pub(crate) unsafe fn integers(
+        self,
+        argument: Argument,
+        address: u64,
+        n_elems: usize,
+    ) -> Result<Vector<'a>, Error> {
         // SAFETY: as the caller promises.
-        unsafe { self.vector::<i32>(address, n_elems, ScalarType::I32) }
+        let vector = unsafe { self.vector::<i32>(address, n_elems, ScalarType::I32) };
+        vector.map_err(|refused| refused.of(argument))
     }
 
     /// Seed and offset of dropout: two u64.
     ///
     /// # Safety
     /// As for [`Place::tensor`].
-    pub(crate) unsafe fn state(self, address: u64) -> Vector<'a> {
+    pub(crate) unsafe fn state(self, address: u64) -> Result<Vector<'a>, Error> {
         // SAFETY: as the caller promises.
-        unsafe { self.vector::<u64>(address, 2, ScalarType::U64) }
+        let vector = unsafe { self.vector::<u64>(address, 2, ScalarType::U64) };
+        vector.map_err(|refused| refused.of(Argument::DropoutState))
     }
 
     /// Elements of a tensor that an expression reads.
@@ -155,19 +165,21 @@ impl<'a> Place<'a> {
     /// As for [`Place::tensor`].
     pub(crate) unsafe fn elements(
         self,
+        name: &str,
         address: u64,
         n_elems: usize,
         element: ElementType,
-    ) -> Vector<'a> {
+    ) -> Result<Vector<'a>, Error> {
         // SAFETY: as the caller promises.
-        unsafe {
+        let vector = unsafe {
             match element {
                 ElementType::F32 => self.vector::<f32>(address, n_elems, element.into()),
                 ElementType::F16 => self.vector::<f16>(address, n_elems, element.into()),
                 ElementType::Bf16 => self.vector::<bf16>(address, n_elems, element.into()),
                 ElementType::I32 => self.vector::<i32>(address, n_elems, element.into()),
             }
-        }
+        };
+        vector.map_err(|refused| refused.of_named(name))
     }
 
     /// # Safety
@@ -177,34 +189,46 @@ impl<'a> Place<'a> {
         address: u64,
         n_elems: usize,
         dtype: ScalarType,
-    ) -> Vector<'a> {
-        match self {
+    ) -> Result<Vector<'a>, Misaligned> {
+        Ok(match self {
             Place::Cuda(device) => {
                 // SAFETY: as the caller promises.
                 let slice = unsafe { slice_from_raw(device, address, n_elems as u64, dtype) };
                 Vector::device(slice)
             }
             // SAFETY: as the caller promises.
-            Place::Host => Vector::of(unsafe { elements::<T>(address, n_elems as u64) }),
-        }
+            Place::Host => Vector::of(unsafe { elements::<T>(address, n_elems as u64)? }),
+        })
     }
 
     /// Row statistics to write: f32.
     ///
     /// # Safety
     /// As for [`Place::tensor_mut`].
-    pub(crate) unsafe fn statistics_mut(self, address: u64, n_elems: usize) -> VectorMut<'a> {
+    pub(crate) unsafe fn statistics_mut(
+        self,
+        argument: Argument,
+        address: u64,
+        n_elems: usize,
+    ) -> Result<VectorMut<'a>, Error> {
         // SAFETY: as the caller promises.
-        unsafe { self.vector_mut::<f32>(address, n_elems, ScalarType::F32) }
+        let vector = unsafe { self.vector_mut::<f32>(address, n_elems, ScalarType::F32) };
+        vector.map_err(|refused| refused.of(argument))
     }
 
     /// Lengths to write: i32.
     ///
     /// # Safety
     /// As for [`Place::tensor_mut`].
-    pub(crate) unsafe fn integers_mut(self, address: u64, n_elems: usize) -> VectorMut<'a> {
+    pub(crate) unsafe fn integers_mut(
+        self,
+        argument: Argument,
+        address: u64,
+        n_elems: usize,
+    ) -> Result<VectorMut<'a>, Error> {
         // SAFETY: as the caller promises.
-        unsafe { self.vector_mut::<i32>(address, n_elems, ScalarType::I32) }
+        let vector = unsafe { self.vector_mut::<i32>(address, n_elems, ScalarType::I32) };
+        vector.map_err(|refused| refused.of(argument))
     }
 
     /// Elements of the gradient of a tensor that an expression reads.
@@ -213,19 +237,21 @@ impl<'a> Place<'a> {
     /// As for [`Place::tensor_mut`].
     pub(crate) unsafe fn elements_mut(
         self,
+        name: &str,
         address: u64,
         n_elems: usize,
         element: ElementType,
-    ) -> VectorMut<'a> {
+    ) -> Result<VectorMut<'a>, Error> {
         // SAFETY: as the caller promises.
-        unsafe {
+        let vector = unsafe {
             match element {
                 ElementType::F32 => self.vector_mut::<f32>(address, n_elems, element.into()),
                 ElementType::F16 => self.vector_mut::<f16>(address, n_elems, element.into()),
                 ElementType::Bf16 => self.vector_mut::<bf16>(address, n_elems, element.into()),
                 ElementType::I32 => self.vector_mut::<i32>(address, n_elems, element.into()),
             }
-        }
+        };
+        vector.map_err(|refused| refused.of_named(name))
     }
 
     /// # Safety
@@ -235,16 +261,16 @@ impl<'a> Place<'a> {
         address: u64,
         n_elems: usize,
         dtype: ScalarType,
-    ) -> VectorMut<'a> {
-        match self {
+    ) -> Result<VectorMut<'a>, Misaligned> {
+        Ok(match self {
             Place::Cuda(device) => {
                 // SAFETY: as the caller promises.
                 let slice = unsafe { slice_from_raw_mut(device, address, n_elems as u64, dtype) };
                 VectorMut::device(slice)
             }
             // SAFETY: as the caller promises.
-            Place::Host => VectorMut::of(unsafe { elements_mut::<T>(address, n_elems as u64) }),
-        }
+            Place::Host => VectorMut::of(unsafe { elements_mut::<T>(address, n_elems as u64)? }),
+        })
     }
 }
 
@@ -263,32 +289,82 @@ pub(crate) unsafe fn queue(
 }
 
 /// # Safety
+/// As for [`Place::tensor`], on the host, of elements of the span's type.
+unsafe fn host<'a, T: Scalar>(span: Span, n_elems: u64) -> Result<Tensor<'a>, Error> {
+    // SAFETY: as the caller promises.
+    let elements = unsafe { elements::<T>(span.address, n_elems) };
+    let elements = elements.map_err(|refused| refused.of(span.argument))?;
+    Ok(Tensor::strided(elements, span.layout)?)
+}
+
+/// # Safety
 /// As for [`Place::tensor_mut`], on the host, of elements of the span's type.
 unsafe fn host_mut<'a, T: Element>(span: Span, n_elems: u64) -> Result<TensorMut<'a>, Error> {
     // SAFETY: as the caller promises.
     let elements = unsafe { elements_mut::<T>(span.address, n_elems) };
+    let elements = elements.map_err(|refused| refused.of(span.argument))?;
     Ok(TensorMut::strided(elements, span.layout)?)
 }
 
-/// # Safety
-/// As for [`Place::tensor`], on the host; the address is a multiple of the elements' alignment.
-unsafe fn elements<'a, T>(address: u64, n_elems: u64) -> &'a [T] {
-    // An empty tensor has no address.
-    if n_elems == 0 {
-        return &[];
+/// An address on the host at which no element of a type may lie: buffers of other libraries begin anywhere.
+struct Misaligned {
+    address: u64,
+    alignment: u64,
+}
+
+impl Misaligned {
+    /// Refuses an address that is no multiple of this type's alignment.
+    fn check<T>(address: u64) -> Result<(), Misaligned> {
+        let alignment = align_of::<T>() as u64;
+        match address.is_multiple_of(alignment) {
+            true => Ok(()),
+            false => Err(Misaligned { address, alignment }),
+        }
     }
-    let first = std::ptr::with_exposed_provenance::<T>(address as usize);
-    // SAFETY: as the caller promises.
-    unsafe { slice::from_raw_parts(first, n_elems as usize) }
+
+    fn of(self, argument: Argument) -> Error {
+        let Misaligned { address, alignment } = self;
+        let error = ProblemError::Misaligned {
+            argument,
+            address,
+            alignment,
+        };
+        error.into()
+    }
+
+    /// Of a tensor that an expression reads.
+    fn of_named(self, name: &str) -> Error {
+        let Misaligned { address, alignment } = self;
+        let error = ScoreError::TensorMisaligned {
+            name: name.to_owned(),
+            address,
+            alignment,
+        };
+        ProblemError::Score(error).into()
+    }
 }
 
 /// # Safety
-/// As for [`Place::tensor_mut`], on the host; the address is a multiple of the elements' alignment.
-unsafe fn elements_mut<'a, T>(address: u64, n_elems: u64) -> &'a mut [T] {
+/// As for [`Place::tensor`], on the host.
+unsafe fn elements<'a, T>(address: u64, n_elems: u64) -> Result<&'a [T], Misaligned> {
+    // An empty tensor has no address.
     if n_elems == 0 {
-        return &mut [];
+        return Ok(&[]);
     }
+    Misaligned::check::<T>(address)?;
+    let first = std::ptr::with_exposed_provenance::<T>(address as usize);
+    // SAFETY: as the caller promises; the address has been checked.
+    Ok(unsafe { slice::from_raw_parts(first, n_elems as usize) })
+}
+
+/// # Safety
+/// As for [`Place::tensor_mut`], on the host.
+unsafe fn elements_mut<'a, T>(address: u64, n_elems: u64) -> Result<&'a mut [T], Misaligned> {
+    if n_elems == 0 {
+        return Ok(&mut []);
+    }
+    Misaligned::check::<T>(address)?;
     let first = std::ptr::with_exposed_provenance_mut::<T>(address as usize);
-    // SAFETY: as the caller promises.
-    unsafe { slice::from_raw_parts_mut(first, n_elems as usize) }
+    // SAFETY: as the caller promises; the address has been checked.
+    Ok(unsafe { slice::from_raw_parts_mut(first, n_elems as usize) })
 }

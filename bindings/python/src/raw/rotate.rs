@@ -132,7 +132,8 @@ impl Rotate {
     ) -> Result<(), Error> {
         let problem = self.rotate.problem();
         let place = Place::of(self.rotate.device().as_cuda());
-        let span = |address, layout| Span {
+        let span = |argument, address, layout| Span {
+            argument,
             address,
             layout,
             dtype: problem.dtype(),
@@ -140,14 +141,19 @@ impl Rotate {
         let (batch, n_elems) = (problem.batch(), problem.turns().table_elems() as usize);
         // SAFETY: as the caller promises.
         let (inputs, mut y) = unsafe {
-            let x = place.tensor(span(x, self.x))?;
-            let table = |address| place.statistics(address, n_elems);
-            let mut inputs = RotateInputs::new(&x, table(cos), table(sin))
-                .seqlen_offsets(place.integers(offsets, batch));
+            let x = place.tensor(span(Argument::X, x, self.x))?;
+            let table = |argument, address| place.statistics(argument, address, n_elems);
+            let (cos, sin) = (table(Argument::Cos, cos)?, table(Argument::Sin, sin)?);
+            let offsets = place.integers(Argument::SeqlenOffsets, offsets, batch)?;
+            let mut inputs = RotateInputs::new(&x, cos, sin).seqlen_offsets(offsets);
             if self.is_packed {
-                inputs = inputs.cu_seqlens(place.integers(cu_seqlens, batch + 1));
+                inputs = inputs.cu_seqlens(place.integers(
+                    Argument::CuSeqlens,
+                    cu_seqlens,
+                    batch + 1,
+                )?);
             }
-            (inputs, place.tensor_mut(span(y, self.y))?)
+            (inputs, place.tensor_mut(span(Argument::Y, y, self.y))?)
         };
         match (&self.prepared, place) {
             (Some(prepared), Place::Cuda(device)) => {

@@ -1,7 +1,7 @@
 //! What a call gives the names in expressions: numbers, and addresses of tensors.
 
 use ferroflash::expression::{ElementType, Expression, ParamValue, Type};
-use ferroflash::{Inputs, ReadTensor};
+use ferroflash::{Error, Inputs, ReadTensor};
 use pyo3::prelude::*;
 
 use super::memory::Place;
@@ -51,7 +51,7 @@ impl Taken {
         mut inputs: Inputs<'a>,
         place: Place<'a>,
         values: &Values,
-    ) -> Inputs<'a> {
+    ) -> Result<Inputs<'a>, Error> {
         let Values(numbers, tensors) = values;
         for (&(name, ty), &number) in self.params.iter().zip(numbers) {
             let value = match ty {
@@ -62,10 +62,10 @@ impl Taken {
         }
         for (&(name, element), (address, shape, strides)) in self.tensors.iter().zip(tensors) {
             // SAFETY: as the caller promises.
-            let memory = unsafe { place.elements(*address, reach(shape, strides), element) };
+            let memory = unsafe { place.elements(name, *address, reach(shape, strides), element)? };
             inputs = inputs.score_tensor(name, ReadTensor::new(memory, shape).strides(strides));
         }
-        inputs
+        Ok(inputs)
     }
 }
 

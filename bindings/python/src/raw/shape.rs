@@ -74,29 +74,35 @@ impl Shape {
         Place::of(self.attention.device().as_cuda())
     }
 
-    pub(crate) fn span_q(&self, address: u64) -> Result<Span, Error> {
-        self.contiguous(self.attention.problem().shape_q(), address)
+    pub(crate) fn span_q(&self, argument: Argument, address: u64) -> Result<Span, Error> {
+        self.contiguous(self.attention.problem().shape_q(), argument, address)
     }
 
-    pub(crate) fn span_k(&self, address: u64) -> Result<Span, Error> {
-        self.contiguous(self.attention.problem().shape_k(), address)
+    pub(crate) fn span_k(&self, argument: Argument, address: u64) -> Result<Span, Error> {
+        self.contiguous(self.attention.problem().shape_k(), argument, address)
     }
 
-    pub(crate) fn span_v(&self, address: u64) -> Result<Span, Error> {
-        self.contiguous(self.attention.problem().shape_v(), address)
+    pub(crate) fn span_v(&self, argument: Argument, address: u64) -> Result<Span, Error> {
+        self.contiguous(self.attention.problem().shape_v(), argument, address)
     }
 
-    pub(crate) fn span_o(&self, address: u64) -> Result<Span, Error> {
-        self.contiguous(self.attention.problem().shape_o(), address)
+    pub(crate) fn span_o(&self, argument: Argument, address: u64) -> Result<Span, Error> {
+        self.contiguous(self.attention.problem().shape_o(), argument, address)
     }
 
-    pub(crate) fn contiguous(&self, shape: [usize; 4], address: u64) -> Result<Span, Error> {
+    fn contiguous(
+        &self,
+        shape: [usize; 4],
+        argument: Argument,
+        address: u64,
+    ) -> Result<Span, Error> {
         let layout = Layout::bshd(shape)?;
-        Ok(self.span(layout, address))
+        Ok(self.span(argument, layout, address))
     }
 
-    pub(crate) fn span(&self, layout: Layout, address: u64) -> Span {
+    pub(crate) fn span(&self, argument: Argument, layout: Layout, address: u64) -> Span {
         Span {
+            argument,
             address,
             layout,
             dtype: self.attention.problem().dtype(),
@@ -137,7 +143,8 @@ impl Shape {
         addresses: [u64; 3],
         scales: [u64; 2],
     ) -> Result<Inputs<'a>, Error> {
-        let [q, k, v] = [0, 1, 2].map(|at| self.span(self.inputs[at], addresses[at]));
+        let names = [Argument::Q, Argument::K, Argument::V];
+        let [q, k, v] = [0, 1, 2].map(|at| self.span(names[at], self.inputs[at], addresses[at]));
         let problem = self.attention.problem();
         // SAFETY: as the caller promises.
         unsafe {
@@ -149,8 +156,10 @@ impl Shape {
                 return Ok(Inputs::new(&q, &place.tensor(k)?, &place.tensor(v)?));
             }
             let (k, v) = (place.tensor_e4m3(k)?, place.tensor_e4m3(v)?);
-            let [k_descale, v_descale] =
-                scales.map(|address| place.statistics(address, self.n_scales()));
+            let [of_k, of_v] = scales;
+            let scales = |argument, address| place.statistics(argument, address, self.n_scales());
+            let k_descale = scales(Argument::KDescale, of_k)?;
+            let v_descale = scales(Argument::VDescale, of_v)?;
             let inputs = Inputs::new(&q, &k, &v);
             Ok(inputs.k_descale(k_descale).v_descale(v_descale))
         }
@@ -181,7 +190,7 @@ impl Shape {
                 _ => batch,
             };
             // SAFETY: as the caller promises.
-            let vector = unsafe { place.integers(address, n_elems) };
+            let vector = unsafe { place.integers(argument, address, n_elems)? };
             inputs = match argument {
                 Argument::CuSeqlensQ => inputs.cu_seqlens_q(vector),
                 Argument::CuSeqlensK => inputs.cu_seqlens_k(vector),
@@ -192,7 +201,7 @@ impl Shape {
             };
         }
         // SAFETY: as the caller promises.
-        Ok(unsafe { beside.give(inputs, place, problem, &self.taken) })
+        unsafe { beside.give(inputs, place, problem, &self.taken) }
     }
 }
 

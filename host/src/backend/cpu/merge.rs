@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 
 use super::rows::View;
-use super::{missing, output, output_rows, vector, view};
+use super::{missing, output, output_rows, pool, vector, view};
 use crate::arguments::{Argument, Operand, Operands};
 use crate::dtype::{Dtype, Element};
 use crate::error::ProblemError;
@@ -29,11 +29,11 @@ pub(crate) fn run(problem: &MergeProblem, operands: &mut Operands) -> Result<(),
             return Err(ProblemError::OtherDevice { given, needed });
         }
     }
-    match problem.dtype() {
+    pool::install(|| match problem.dtype() {
         Dtype::Bf16 => typed::<bf16>(problem, operands),
         Dtype::F16 => typed::<f16>(problem, operands),
         Dtype::F32 => typed::<f32>(problem, operands),
-    }
+    })
 }
 
 fn typed<T: Element>(problem: &MergeProblem, operands: &mut Operands) -> Result<(), ProblemError> {

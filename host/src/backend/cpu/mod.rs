@@ -13,6 +13,7 @@
 //! | `edit.rs` | scores that an expression edits |
 //! | `dropout.rs` | weights that are dropped |
 //! | `machine.rs` | the vector unit; the two matrix products |
+//! | `pool.rs` | the threads, in forked processes, too |
 //! | `buffer.rs` | working memory: tiles and panels |
 //! | `rows.rs` | rows of strided tensors, to and from f32 |
 //! | `rotary.rs` | rotary position embedding; rows appended to a cache |
@@ -35,6 +36,7 @@ mod forward;
 mod machine;
 mod mask;
 pub(crate) mod merge;
+pub(crate) mod pool;
 pub(crate) mod rotary;
 mod rows;
 mod sequences;
@@ -69,11 +71,11 @@ pub(crate) fn run(
     operands: &mut Operands,
 ) -> Result<(), ProblemError> {
     let machine = Machine::detect();
-    match problem.dtype() {
+    pool::install(|| match problem.dtype() {
         Dtype::Bf16 => typed::<bf16>(machine, problem, pass, operands),
         Dtype::F16 => typed::<f16>(machine, problem, pass, operands),
         Dtype::F32 => typed::<f32>(machine, problem, pass, operands),
-    }
+    })
 }
 
 fn typed<T: Element>(
@@ -214,17 +216,14 @@ fn tensor_gradient<'a>(
 /// Bytes that gradients of tensors take beside [`extra_bytes`], with the threads there are: their sums, and what each thread works in.
 pub(crate) fn tensor_gradient_bytes(problem: &Problem) -> u64 {
     let per_thread = tensors::bytes_per_thread(Machine::detect(), &Sizes::of(problem));
-    per_thread.saturating_mul(rayon::current_num_threads() as u64)
+    per_thread.saturating_mul(pool::n_threads() as u64)
 }
 
 /// Bytes that a pass takes beside inputs and outputs, with the threads there are: a reference to each row that it
 /// writes, statistics of each row, and what each thread works in. Linear in the sequence length.
 pub(crate) fn extra_bytes(problem: &Problem, pass: Pass) -> u64 {
     let (machine, sizes) = (Machine::detect(), Sizes::of(problem));
-    let (n_threads, reference) = (
-        rayon::current_num_threads() as u64,
-        size_of::<&mut [f32]>() as u64,
-    );
+    let (n_threads, reference) = (pool::n_threads() as u64, size_of::<&mut [f32]>() as u64);
     let n_rows = problem.n_rows();
     let [batch, rows, heads, _] = problem.shape_k();
     let n_keys = product(&[batch, rows, heads]);

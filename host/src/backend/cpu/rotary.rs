@@ -5,7 +5,7 @@
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use super::{missing, output, vector};
+use super::{missing, output, pool, vector};
 use crate::arguments::{Argument, Operand, Operands};
 use crate::dtype::{Dtype, Element, ScalarType};
 use crate::error::{Error, ProblemError, RotaryError};
@@ -40,11 +40,11 @@ pub(crate) fn turn(
     x: &Tensor,
     y: &mut TensorMut,
 ) -> Result<(), RotaryError> {
-    match x.describe().dtype {
+    pool::install(|| match x.describe().dtype {
         ScalarType::Float(Dtype::Bf16) => turn_typed::<bf16>(turn, positions, x, y),
         ScalarType::Float(Dtype::F16) => turn_typed::<f16>(turn, positions, x, y),
         _ => turn_typed::<f32>(turn, positions, x, y),
-    }
+    })
 }
 
 fn turn_typed<T: Element>(
@@ -84,11 +84,11 @@ pub(crate) fn rotate(
     operands: &mut Operands,
 ) -> Result<(), Error> {
     on_host(check_rotate(problem, operands.describe())?.place())?;
-    match problem.dtype() {
-        Dtype::Bf16 => rotate_typed::<bf16>(problem, direction, operands)?,
-        Dtype::F16 => rotate_typed::<f16>(problem, direction, operands)?,
-        Dtype::F32 => rotate_typed::<f32>(problem, direction, operands)?,
-    }
+    pool::install(|| match problem.dtype() {
+        Dtype::Bf16 => rotate_typed::<bf16>(problem, direction, operands),
+        Dtype::F16 => rotate_typed::<f16>(problem, direction, operands),
+        Dtype::F32 => rotate_typed::<f32>(problem, direction, operands),
+    })?;
     Ok(())
 }
 
@@ -113,11 +113,11 @@ fn rotate_typed<T: Element>(
 /// problem and lie on the host; an error says which one has not or does not.
 pub(crate) fn append(problem: &AppendProblem, operands: &mut Operands) -> Result<(), Error> {
     on_host(check_append(problem, operands.describe())?.place())?;
-    match problem.dtype() {
-        Dtype::Bf16 => append_typed::<bf16>(problem, operands)?,
-        Dtype::F16 => append_typed::<f16>(problem, operands)?,
-        Dtype::F32 => append_typed::<f32>(problem, operands)?,
-    }
+    pool::install(|| match problem.dtype() {
+        Dtype::Bf16 => append_typed::<bf16>(problem, operands),
+        Dtype::F16 => append_typed::<f16>(problem, operands),
+        Dtype::F32 => append_typed::<f32>(problem, operands),
+    })?;
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use super::machine::Machine;
 use super::rows::{HeadRows, Scales, View};
 use super::sequences::Sequences;
 use super::sizes::Location;
-use super::vector;
+use super::{pool, vector};
 use crate::arguments::{Argument, Operand, Operands};
 use crate::backend::fetch::{Fetch, Run};
 use crate::dtype::{Dtype, Element, Scalar, Widen};
@@ -108,7 +108,7 @@ fn rows<T: Element, K: Scalar + Widen>(
         )?,
         sink: sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[of.head]),
     };
-    compute(&sequences, at, &inputs, of.rows.clone(), out);
+    pool::install(|| compute(&sequences, at, &inputs, of.rows.clone(), out));
     Ok(sequence.sizes.seqlen_k)
 }
 
