@@ -11,9 +11,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`KernelCompiler`](crate::backend::cuda::KernelCompiler) compiles them into a folder without a GPU, and [`CudaDevice::edited_kernel`](crate::backend::cuda::CudaDevice::edited_kernel)
-//! loads one, which puts it there, too.
+//! [`Compiler`] compiles them, into a folder and without a GPU where it has `ptxas`.
 
+mod compiler;
 mod sizes;
 mod words;
 
@@ -26,6 +26,7 @@ use ferroflash_kernels::expression::Kept;
 use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Variant;
 
+pub use compiler::{Compiler, ReadyKernel};
 pub use words::{CallKind, WordError};
 
 use crate::error::Error;
@@ -62,6 +63,19 @@ impl fmt::Display for AheadKernel {
         let (name, spec) = (self.variant.name, self.spec);
         SpecialisedKernel { name, spec }.fmt(f)
     }
+}
+
+/// The kernels that any of these calls launch on a device with these limits, each once: see [`CallKind::kernels`].
+pub fn kernels(calls: &[CallKind], device: &DeviceInfo) -> Result<Vec<AheadKernel>, Error> {
+    let mut all = Vec::new();
+    for calls in calls {
+        for kernel in calls.kernels(device)? {
+            if !all.contains(&kernel) {
+                all.push(kernel);
+            }
+        }
+    }
+    Ok(all)
 }
 
 impl CallKind {
@@ -135,4 +149,103 @@ pub fn on_threads<T: Send>(
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_by_key(|&(nth, _)| nth);
     done.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers in no order, the same at each run.
+    struct Numbers(u64);
+
+    impl Numbers {
+        fn below(&mut self, end: u64) -> u64 {
+            self.0 = self
+                .0
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (self.0 >> 33) % end
+        }
+
+        /// As often small as large.
+        fn size(&mut self, most_log2: u64) -> u64 {
+            let most = 1 << self.below(most_log2 + 1);
+            1 + self.below(most)
+        }
+    }
+
+    const KINDS: [&str; 14] = [
+        "forward bf16 128 causal",
+        "backward bf16 128 causal",
+        "forward f16 64",
+        "backward f16 64",
+        "forward bf16 64 window packed",
+        "backward bf16 128 causal packed",
+        "forward bf16 128 causal seqused pages",
+        "forward bf16 192/128 causal",
+        "backward bf16 192/128 causal",
+        "forward bf16 96 dropout",
+        "backward bf16 256 causal dropout sinks",
+        "forward f32 64 causal full",
+        "backward bf16 64 causal fastest",
+        "forward bf16 128 block-mask",
+    ];
+
+    /// Calls of any size find their kernels among those that are compiled ahead.
+    #[test]
+    fn kernels_of_a_kind_are_those_of_all_sizes() {
+        let mut numbers = Numbers(46);
+        let mut missing = Vec::new();
+        for (nth, kind) in KINDS.into_iter().enumerate() {
+            let calls: CallKind = kind.parse().unwrap();
+            let others = [DeviceInfo::a100(), DeviceInfo::rtx4090()];
+            for device in [DeviceInfo::h200()]
+                .into_iter()
+                .chain(others.get(nth).cloned())
+            {
+                let kernels = calls.kernels(&device).unwrap();
+                for _ in 0..200 {
+                    let (batch, seqlen) = (numbers.size(8), numbers.size(14));
+                    let heads_k = 1 << numbers.below(5);
+                    let heads_q = heads_k << numbers.below(5);
+                    let mut text =
+                        format!("{kind} batch={batch} heads={heads_q}/{heads_k} seqlen={seqlen}");
+                    if kind.starts_with("forward") && numbers.below(2) == 0 {
+                        text += &format!(" seqlen_k={}", seqlen + numbers.size(16));
+                    }
+                    let one: CallKind = text.parse().unwrap();
+                    // What does not fit has no plan.
+                    for kernel in one.kernels(&device).unwrap_or_default() {
+                        if !kernels.contains(&kernel) {
+                            missing.push(format!("{text} on {}: {kernel}", device.name));
+                        }
+                    }
+                }
+            }
+        }
+        assert!(missing.is_empty(), "{}", missing.join("\n"));
+    }
+
+    #[test]
+    fn nothing_serves_what_no_kernel_does() {
+        let of = |text: &str| {
+            text.parse::<CallKind>()
+                .unwrap()
+                .kernels(&DeviceInfo::a100())
+        };
+        assert!(matches!(of("forward bf16 128 flash3"), Err(Error::Plan(_))));
+        assert!(matches!(of("forward bf16 600"), Err(Error::Problem(_))));
+        assert!(matches!(
+            of("backward bf16 128 pages"),
+            Err(Error::Problem(_))
+        ));
+    }
+
+    #[test]
+    fn results_are_in_the_order_of_kernels() {
+        let calls: CallKind = KINDS[0].parse().unwrap();
+        let kernels = calls.kernels(&DeviceInfo::h200()).unwrap();
+        assert_eq!(on_threads(&kernels, |kernel| *kernel), kernels);
+        assert_eq!(on_threads(&[], |kernel| *kernel), []);
+    }
 }

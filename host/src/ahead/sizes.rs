@@ -4,23 +4,30 @@ use super::words::Sizes;
 use crate::validate::Pass;
 
 /// Batch entries or sequences.
-const BATCHES: [usize; 3] = [1, 8, 128];
+const BATCHES: [usize; 5] = [1, 2, 8, 32, 128];
 
 /// Heads of q, and of k and v.
-const HEADS: [[usize; 2]; 5] = [[1, 1], [16, 16], [32, 8], [64, 4], [128, 1]];
+const HEADS: [[usize; 2]; 8] = [
+    [1, 1],
+    [4, 4],
+    [16, 16],
+    [16, 8],
+    [32, 8],
+    [64, 8],
+    [64, 4],
+    [128, 1],
+];
 
 /// Rows of q and of k that are alike, as in training and in prefill.
-const ALIKE: [usize; 6] = [16, 128, 512, 2048, 8192, 32768];
-
-/// Rows of a few queries, and of the cache that they read.
-const DECODE: [[usize; 2]; 6] = [
-    [1, 256],
-    [1, 8192],
-    [1, 131_072],
-    [4, 8192],
-    [16, 8192],
-    [128, 8192],
+const ALIKE: [usize; 13] = [
+    1, 2, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 65_536,
 ];
+
+/// Rows of a few queries, and of the caches that they read.
+const DECODE: ([usize; 8], [usize; 5]) = (
+    [1, 2, 4, 8, 16, 32, 64, 256],
+    [256, 2048, 8192, 65_536, 131_072],
+);
 
 /// Sizes of one problem.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +43,8 @@ pub(super) fn sizes(pass: Pass, said: &Sizes) -> Vec<Size> {
     let heads = said.heads.map_or(HEADS.to_vec(), |heads| vec![heads]);
     let mut seqlens: Vec<[usize; 2]> = ALIKE.map(|n| [n, n]).to_vec();
     if pass == Pass::Forward {
-        seqlens.extend(DECODE);
+        let (queries, caches) = DECODE;
+        seqlens.extend(queries.iter().flat_map(|&q| caches.map(|k| [q, k])));
     }
     let with_said = |[q, k]: [usize; 2]| match (said.seqlen, said.seqlen_k) {
         (None, None) => [q, k],

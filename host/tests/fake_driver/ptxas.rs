@@ -1,6 +1,6 @@
 //! A kernel cache whose kernels `ptxas` compiles: kept and found again, flash3's too; whatever goes wrong with it, the driver compiles, and it is said.
 //!
-//! Scripts stand in for `ptxas`. That a real one makes the cubins of flash3's kernels is for `tests/kernels_ahead.rs`.
+//! Scripts stand in for `ptxas`. That a real one makes the cubins of flash3's kernels is for the command's tests.
 #![cfg(unix)]
 
 use std::fs;

@@ -2,18 +2,18 @@
 
 mod time;
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use ferroflash::Device;
-use ferroflash::ahead::{AheadKernel, on_threads};
-use ferroflash::backend::cuda::{CudaDevice, KernelCompiler, Origin, Ptxas};
+use ferroflash::ahead::{AheadKernel, Compiler, ReadyKernel, kernels as kernels_of, on_threads};
+use ferroflash::backend::cuda::{KernelCompiler, Origin, Ptxas};
 use ferroflash::error::DriverError;
 use ferroflash::plan::DeviceInfo;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::arguments::{CallWords, CompileArguments, ComputeCapability, KernelsCommand};
+use crate::arguments::{CompileArguments, ComputeCapability, KernelsCommand};
 use crate::failure::{CANNOT_RUN, Failure};
 use crate::print::say;
 use crate::ptxas;
@@ -26,33 +26,23 @@ pub fn kernels(command: &KernelsCommand) -> Result<ExitCode, Failure> {
     }
 }
 
-/// What compiles.
-enum Compiler {
-    /// `ptxas`, for a GPU that need not be here.
-    Ahead(KernelCompiler),
-    /// The GPU that is here, as in any program: what it loads lies in the folder then, if it may.
-    Here(Device),
-}
-
-/// A kernel that is ready.
-struct Ready {
-    registers: Option<u32>,
-    time: Duration,
-    origin: Origin,
-}
-
 fn compile(arguments: &CompileArguments) -> Result<ExitCode, Failure> {
     let found = ptxas::find(arguments.calls.ptxas.as_deref())?;
     let by = match &found {
         Some(ptxas) => format!("ptxas ({ptxas})"),
         None => "the driver".to_owned(),
     };
-    let (info, compiler) = match arguments.compute_capability {
-        Some(given) => ahead(given, found, &arguments.folder)?,
-        None => here(found, &arguments.folder)?,
+    let device = match arguments.compute_capability {
+        Some(_) => None,
+        None => Some(here(found.clone(), &arguments.folder)?),
     };
-    let kernels = arguments.calls.kernels(&info)?;
-    let (major, minor) = info.compute_capability;
+    let cuda = device.as_ref().and_then(Device::as_cuda);
+    let compiler = match (cuda, arguments.compute_capability) {
+        (Some(cuda), _) => Compiler::Here(cuda),
+        (None, given) => ahead(given, found, &arguments.folder)?,
+    };
+    let kernels = kernels_of(&arguments.calls.calls, compiler.info())?;
+    let (major, minor) = compiler.info().compute_capability;
     say!(
         "kernels    {} for compute capability {major}.{minor}, by {by}, in {}",
         kernels.len(),
@@ -68,22 +58,19 @@ fn compile(arguments: &CompileArguments) -> Result<ExitCode, Failure> {
     });
     bar.finish_and_clear();
     let failed = print(&kernels, &ready, start.elapsed());
-    if let Compiler::Here(device) = &compiler
-        && let Some(fault) = device
-            .as_cuda()
-            .and_then(|cuda| cuda.kernel_cache_use().last_fault)
-    {
+    if let Some(fault) = cuda.and_then(|cuda| cuda.kernel_cache_use().last_fault) {
         eprintln!("kernel cache: {fault}");
     }
     Ok(ExitCode::from(if failed { CANNOT_RUN } else { 0 }))
 }
 
-/// For a GPU that need not be here.
+/// By `ptxas`, for a GPU that need not be here.
 fn ahead(
-    ComputeCapability(major, minor): ComputeCapability,
+    given: Option<ComputeCapability>,
     ptxas: Option<Ptxas>,
-    folder: &PathBuf,
-) -> Result<(DeviceInfo, Compiler), Failure> {
+    folder: &Path,
+) -> Result<Compiler<'static>, Failure> {
+    let ComputeCapability(major, minor) = given.unwrap_or(ComputeCapability(0, 0));
     let Some(info) = DeviceInfo::of_compute_capability((major, minor)) else {
         return Err(Failure::Option(format!(
             "--compute-capability {major}.{minor}: no kernel runs there; allowed: 8.0, 8.6, 8.7, 8.9, 9.0, 10.0 and newer"
@@ -97,71 +84,24 @@ fn ahead(
         ));
     };
     let compiler = KernelCompiler::new(folder, ptxas, info.compute_capability)?;
-    Ok((info, Compiler::Ahead(compiler)))
+    Ok(Compiler::Ahead(compiler, info))
 }
 
-/// For the GPU that is here.
-fn here(ptxas: Option<Ptxas>, folder: &PathBuf) -> Result<(DeviceInfo, Compiler), Failure> {
+/// The GPU that is here, with the folder.
+fn here(ptxas: Option<Ptxas>, folder: &Path) -> Result<Device, Failure> {
     let device = Device::cuda(0)?;
-    let device = match ptxas {
+    Ok(match ptxas {
         Some(ptxas) => device.with_kernel_cache_by(ptxas, folder)?,
         None => device.with_kernel_cache(folder)?,
-    };
-    Ok((device.info().clone(), Compiler::Here(device)))
-}
-
-impl CallWords {
-    /// The kernels of all calls, each once.
-    fn kernels(&self, info: &DeviceInfo) -> Result<Vec<AheadKernel>, Failure> {
-        let mut all = Vec::new();
-        for calls in &self.calls {
-            for kernel in calls.kernels(info)? {
-                if !all.contains(&kernel) {
-                    all.push(kernel);
-                }
-            }
-        }
-        Ok(all)
-    }
-}
-
-impl Compiler {
-    fn compile(&self, kernel: &AheadKernel) -> Result<Ready, DriverError> {
-        let &AheadKernel {
-            variant,
-            spec,
-            edit,
-        } = kernel;
-        match self {
-            Compiler::Ahead(compiler) => {
-                let compiled = compiler.compile(variant, spec, edit)?;
-                Ok(Ready {
-                    registers: compiled.registers,
-                    time: compiled.time,
-                    origin: compiled.origin,
-                })
-            }
-            Compiler::Here(device) => match device.as_cuda() {
-                Some(cuda) => load(cuda, kernel),
-                None => Err(DriverError::NoContext),
-            },
-        }
-    }
-}
-
-/// Loads a kernel, as its first call does.
-fn load(cuda: &CudaDevice, kernel: &AheadKernel) -> Result<Ready, DriverError> {
-    let kernel = cuda.edited_kernel(kernel.variant, kernel.spec, kernel.edit)?;
-    let statistics = kernel.statistics();
-    Ok(Ready {
-        registers: Some(statistics.registers),
-        time: statistics.load_time,
-        origin: statistics.origin,
     })
 }
 
 /// A line for each kernel and one for all; whether one has failed.
-fn print(kernels: &[AheadKernel], ready: &[Result<Ready, DriverError>], elapsed: Duration) -> bool {
+fn print(
+    kernels: &[AheadKernel],
+    ready: &[Result<ReadyKernel, DriverError>],
+    elapsed: Duration,
+) -> bool {
     let name = |kernel: &AheadKernel| kernel.to_string();
     let width = kernels.iter().map(|kernel| name(kernel).len()).max();
     let width = width.unwrap_or(0);

@@ -105,3 +105,47 @@ pub fn replace(path: &Path, bytes: &[u8]) -> std::result::Result<(), Failure> {
     file.persist(path).map_err(|refused| io(refused.error))?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the folder holds but for the output stays as it is, links and their targets too, whatever their names.
+    #[cfg(unix)]
+    #[test]
+    fn a_link_beside_the_output_is_not_followed() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+
+        let folder = tempfile::tempdir().unwrap();
+        let [output, other] = ["o.safetensors", "other"].map(|name| folder.path().join(name));
+        std::fs::write(&other, "somebody's").unwrap();
+        let name = format!("o.safetensors.{}.partial", std::process::id());
+        symlink(&other, folder.path().join(&name)).unwrap();
+        for bytes in [&b"first"[..], b"second"] {
+            replace(&output, bytes).unwrap();
+            assert_eq!(std::fs::read(&output).unwrap(), bytes);
+        }
+        assert_eq!(std::fs::read(&other).unwrap(), b"somebody's");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+        // Others may read it, as they may what is written beside it.
+        let mode = |path| std::fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode(&output), mode(&other));
+        // A link in the place of the output is replaced, not followed.
+        symlink(&other, folder.path().join("link")).unwrap();
+        replace(&folder.path().join("link"), b"third").unwrap();
+        assert_eq!(std::fs::read(&other).unwrap(), b"somebody's");
+    }
+
+    #[test]
+    fn an_output_that_cannot_be_written_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let taken = folder.path().join("folder");
+        std::fs::create_dir(&taken).unwrap();
+        std::fs::write(taken.join("inside"), "").unwrap();
+        let Err(Failure::Io { path, .. }) = replace(&taken, b"bytes") else {
+            panic!("a folder was replaced");
+        };
+        assert_eq!(path, taken);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -41,6 +41,12 @@ impl Ptxas {
     /// The program of this path; a name alone is looked up as the system looks programs up. It is asked for its version, once in a process.
     pub fn at(program: impl AsRef<Path>) -> Result<Ptxas, PtxasError> {
         let program = program.as_ref();
+        // The program may go to another folder later.
+        let whole = match program.components().count() {
+            1 => None,
+            _ => fs::canonicalize(program).ok(),
+        };
+        let program = whole.as_deref().unwrap_or(program);
         let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = asked.get(program) {
             return Ok(known.clone());
@@ -77,7 +83,7 @@ impl Ptxas {
         Err(refused)
     }
 
-    /// Where it lies, as it was given.
+    /// Where it lies, whole; a name alone as it was given.
     pub fn program(&self) -> &Path {
         &self.program
     }

@@ -3,10 +3,9 @@
 use std::process::ExitCode;
 
 use ferroflash::Device;
-use ferroflash::ahead::AheadKernel;
+use ferroflash::ahead::{AheadKernel, Compiler, kernels as kernels_of};
 use ferroflash::backend::cuda::{Origin, Ptxas};
 
-use super::load;
 use crate::arguments::TimeArguments;
 use crate::failure::Failure;
 use crate::print::say;
@@ -19,7 +18,7 @@ type Loaded = (f64, Origin);
 pub fn time(arguments: &TimeArguments) -> Result<ExitCode, Failure> {
     let ptxas = ptxas::find(arguments.calls.ptxas.as_deref())?;
     let device = Device::cuda(0)?;
-    let kernels = arguments.calls.kernels(device.info())?;
+    let kernels = kernels_of(&arguments.calls.calls, device.info())?;
     let gpu = device.to_string();
     // A device whose last handle is gone has unloaded all: the next one is as in a new process.
     drop(device);
@@ -65,7 +64,7 @@ fn first_uses(device: Device, kernels: &[AheadKernel]) -> Result<Vec<Loaded>, Fa
     };
     let mut loads = Vec::new();
     for kernel in kernels {
-        let ready = load(cuda, kernel)?;
+        let ready = Compiler::Here(cuda).compile(kernel)?;
         loads.push((ready.time.as_secs_f64() * 1e3, ready.origin));
     }
     Ok(loads)
