@@ -11,7 +11,7 @@ use crate::plan::DeviceInfo;
 #[derive(Debug)]
 pub enum Compiler<'a> {
     /// `ptxas`, for a GPU with these limits that need not be here.
-    Ahead(KernelCompiler, DeviceInfo),
+    Ahead(Box<KernelCompiler>, DeviceInfo),
     /// A GPU that is here: kernels are loaded, as their first calls load them, and lie in its folder then, if it has one.
     Here(&'a CudaDevice),
 }

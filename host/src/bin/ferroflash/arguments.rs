@@ -17,7 +17,7 @@ use ferroflash::{Algorithm, Dtype, Order, Pass, Precision, Problem, ProblemBuild
 pub use bench::{BenchArguments, BenchPass, CacheLengths, Heads, KvDtype};
 pub use device::DeviceWords;
 pub use estimate::{EstimateArguments, Sweep};
-pub use kernels::{CallWords, CompileArguments, ComputeCapability, KernelsCommand, TimeArguments};
+pub use kernels::{CompileArguments, ComputeCapability, KernelsCommand, TimeArguments};
 pub use profile::ProfileArguments;
 pub use weights::{Rows, WeightsArguments};
 
