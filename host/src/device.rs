@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::backend::cuda::CudaDevice;
 use crate::backend::cuda::missing_kernels;
+use crate::backend::cuda::{CudaDevice, Ptxas};
 #[cfg(feature = "emulator")]
 use crate::backend::emulated::{EmulatorOptions, Lengths};
 use crate::error::{DriverError, Error};
@@ -84,6 +84,19 @@ impl Device {
     pub fn with_kernel_cache(self, folder: impl AsRef<Path>) -> Result<Device, Error> {
         if let Kind::Cuda(device) = &self.kind {
             device.keep_kernels_in(folder)?;
+        }
+        Ok(self)
+    }
+
+    /// The same device, which keeps compiled kernels in a folder and has them compiled by this `ptxas`: see [`CudaDevice::keep_kernels_by`]. A device that is no GPU
+    /// leaves both alone.
+    pub fn with_kernel_cache_by(
+        self,
+        ptxas: Ptxas,
+        folder: impl AsRef<Path>,
+    ) -> Result<Device, Error> {
+        if let Kind::Cuda(device) = &self.kind {
+            device.keep_kernels_by(ptxas, folder)?;
         }
         Ok(self)
     }

@@ -81,6 +81,8 @@ pub mod operation;
 
 pub mod cache;
 
+pub mod ahead;
+
 pub mod prepared;
 
 pub mod rotary;

@@ -1,7 +1,9 @@
 //! The devices that calls have asked for, kept open.
 
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::path::PathBuf;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
+use ferroflash::backend::cuda::Ptxas;
 use ferroflash::{Device, Error};
 
 /// The processor.
@@ -9,6 +11,39 @@ static CPU: LazyLock<Device> = LazyLock::new(Device::cpu);
 
 /// CUDA devices by ordinal, for the life of the process: so are their kernels, which the driver compiles when they are first wanted.
 static CUDA: Mutex<Vec<Option<Device>>> = Mutex::new(Vec::new());
+
+/// Where devices keep compiled kernels, and what compiles them.
+struct Kept {
+    folder: PathBuf,
+    ptxas: Option<Ptxas>,
+}
+
+static KEPT: Mutex<Option<Kept>> = Mutex::new(None);
+
+fn kept() -> MutexGuard<'static, Option<Kept>> {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Kept {
+    /// The device, which keeps its kernels so.
+    fn by(&self, device: Device) -> Result<Device, Error> {
+        match self.ptxas.clone() {
+            Some(ptxas) => device.with_kernel_cache_by(ptxas, &self.folder),
+            None => device.with_kernel_cache(&self.folder),
+        }
+    }
+}
+
+/// Devices that are open, and those that will be, keep compiled kernels in this folder.
+pub(crate) fn keep_kernels_in(folder: PathBuf, ptxas: Option<Ptxas>) -> Result<(), Error> {
+    let devices = CUDA.lock().unwrap_or_else(PoisonError::into_inner);
+    let keeping = Kept { folder, ptxas };
+    for device in devices.iter().flatten() {
+        keeping.by(device.clone())?;
+    }
+    *kept() = Some(keeping);
+    Ok(())
+}
 
 /// The CUDA device of this ordinal, in its primary context, which Python's libraries share; without one, the processor.
 pub(crate) fn device(ordinal: Option<u32>) -> Result<Device, Error> {
@@ -20,7 +55,10 @@ pub(crate) fn device(ordinal: Option<u32>) -> Result<Device, Error> {
     if let Some(Some(device)) = devices.get(index) {
         return Ok(device.clone());
     }
-    let device = Device::cuda(ordinal)?;
+    let device = match &*kept() {
+        None => Device::cuda(ordinal)?,
+        Some(kept) => kept.by(Device::cuda(ordinal)?)?,
+    };
     if devices.len() <= index {
         devices.resize(index + 1, None);
     }

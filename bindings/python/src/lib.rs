@@ -12,6 +12,7 @@
 //! | `dropout` | which weights dropout keeps |
 //! | `dlpack` | arrays of other libraries to read, ours to hand over, streams for calls that wait |
 //! | `info` | what there is on this machine |
+//! | `kernels` | kernels in a folder, kept there and compiled ahead |
 //! | `error` | errors of ferroflash as exceptions of Python |
 
 mod device;
@@ -20,6 +21,7 @@ mod dropout;
 mod error;
 mod expression;
 mod info;
+mod kernels;
 mod problem;
 mod raw;
 
@@ -38,6 +40,8 @@ mod _native {
     use crate::expression::{At, Cond, Int, Mask, Num, Score, Tensor};
     #[pymodule_export]
     use crate::info::info;
+    #[pymodule_export]
+    use crate::kernels::{compile_kernels, find_ptxas, keep_kernels_in};
     #[pymodule_export]
     use crate::problem::Problem;
     #[pymodule_export]

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::spec::text::SpecialiseError;
 
+use super::PtxasError;
+
 /// The device cannot be had, or its driver refused a call.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -102,6 +104,9 @@ pub enum DriverError {
         /// The same in words.
         detail: String,
     },
+    /// `ptxas` does not serve, where a program compiles kernels ahead or names it.
+    #[error(transparent)]
+    Ptxas(Box<PtxasError>),
     /// A copy between host and device of another length than the buffer.
     #[error("the buffer has {needed} elements; the host memory has {given}")]
     CopyLength {
@@ -141,5 +146,11 @@ impl From<ferroflash_driver::DriverError> for DriverError {
             Some(900..=908) => DriverError::Capture { source },
             _ => DriverError::Call(source),
         }
+    }
+}
+
+impl From<PtxasError> for DriverError {
+    fn from(error: PtxasError) -> DriverError {
+        DriverError::Ptxas(Box::new(error))
     }
 }

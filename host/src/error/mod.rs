@@ -3,6 +3,7 @@
 mod driver;
 mod plan;
 mod problem;
+mod ptxas;
 mod rotary;
 mod score;
 
@@ -11,6 +12,7 @@ pub use ferroflash_kernels::params::Argument;
 pub use driver::DriverError;
 pub use plan::PlanError;
 pub use problem::ProblemError;
+pub use ptxas::PtxasError;
 pub use rotary::RotaryError;
 pub use score::ScoreError;
 
@@ -38,6 +40,12 @@ pub enum Error {
         /// What the emulator says.
         report: String,
     },
+}
+
+impl From<PtxasError> for Error {
+    fn from(error: PtxasError) -> Error {
+        DriverError::from(error).into()
+    }
 }
 
 impl From<ScoreError> for Error {

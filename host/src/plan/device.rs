@@ -69,6 +69,27 @@ impl DeviceInfo {
         }
     }
 
+    /// A device of this compute capability that is not here, to plan for and to compile for; nothing for one that no kernel is known to run on. Of the devices of one compute
+    /// capability the numbers of multiprocessors and of bytes differ.
+    pub fn of_compute_capability(compute_capability: (u32, u32)) -> Option<DeviceInfo> {
+        let (major, minor) = compute_capability;
+        let like = match compute_capability {
+            (8, 0 | 7) => DeviceInfo::a100(),
+            (8, 6) => DeviceInfo::rtx3060(),
+            (8, 9) => DeviceInfo::rtx4090(),
+            (9, 0) => DeviceInfo::h200(),
+            // Shared memory of a block by the table of compute capabilities in the CUDA C++ programming guide.
+            (10 | 11, _) => DeviceInfo::h200(),
+            (12, _) => DeviceInfo::rtx4090(),
+            _ => return None,
+        };
+        Some(DeviceInfo {
+            name: format!("a device of compute capability {major}.{minor}"),
+            compute_capability,
+            ..like
+        })
+    }
+
     /// This machine's processor: for planning it has no limits.
     pub fn cpu() -> DeviceInfo {
         DeviceInfo {

@@ -6,6 +6,7 @@ mod decode;
 mod device;
 mod estimate;
 mod info;
+mod kernels;
 mod lengths;
 mod masks;
 mod values;

@@ -37,6 +37,7 @@ mod kernels;
 mod marks;
 mod merge;
 mod prepared;
+mod ptxas;
 mod queue;
 mod resources;
 mod scores;

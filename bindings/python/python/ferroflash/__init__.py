@@ -24,6 +24,7 @@ _LAZY = {
     "Score": "expression",
     "attention": "array",
     "attention_backward": "array",
+    "compile_kernels": "kernels",
     "explain": "_torch",
     "flash_attn_func": "flash_attn_interface",
     "flash_attn_kvpacked_func": "flash_attn_interface",
@@ -35,11 +36,12 @@ _LAZY = {
     "flash_mla_with_kvcache": "flash_mla",
     "get_mla_metadata": "flash_mla",
     "install": "sdpa",
+    "keep_kernels_in": "kernels",
     "sdpa_calls": "sdpa",
     "uninstall": "sdpa",
 }
 
-_MODULES = ("array", "expression", "fa3", "fa4", "flash_attn_interface", "flash_mla", "sdpa", "transformers")
+_MODULES = ("array", "expression", "fa3", "fa4", "flash_attn_interface", "flash_mla", "kernels", "sdpa", "transformers")
 
 __all__ = [
     "__version__",

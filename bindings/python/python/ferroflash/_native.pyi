@@ -29,6 +29,20 @@ def dropout_mask(shape: Sequence[int], dropout_p: float, seed: int, offset: int)
     """Which weights are kept with this probability that one is dropped, this seed and this offset: bool, of this shape, `[batch, heads_q, seqlen_q,
     seqlen_k]`. What masks hide counts, too; of packed sequences each has the first rows and columns of its entry."""
 
+def find_ptxas(programs: Sequence[str]) -> str | None:
+    """The first of these programs that says of which release of CUDA it is."""
+
+def keep_kernels_in(folder: str, ptxas: str | None = None) -> None:
+    """Every GPU of this process keeps compiled kernels in this folder, compiled by this `ptxas`; `None`: by the driver."""
+
+def compile_kernels(
+    calls: Sequence[str],
+    folder: str,
+    ptxas: str | None = None,
+    compute_capability: tuple[int, int] | None = None,
+) -> list[dict[str, Any]]:
+    """Compiles the kernels of calls into a folder."""
+
 class Num:
     """A number of each pair of a query and a key, while a function is traced: `ferroflash.expression` says what can be computed with it."""
 

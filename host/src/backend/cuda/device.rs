@@ -14,7 +14,7 @@ use ferroflash_kernels::variants::Variant;
 use super::captures::Captures;
 use super::context::{BorrowedContext, Context, Current, PrimaryContext};
 use super::embedded;
-use super::kernel_cache::{KernelCache, KernelCacheUse, Target};
+use super::kernel_cache::{KernelCache, KernelCacheUse, Ptxas, Target};
 use super::memory::Bytes;
 use super::module::{Kernel, Kernels, too_old};
 use crate::error::DriverError;
@@ -226,10 +226,12 @@ impl CudaDevice {
     }
 
     /// Keeps compiled kernels in a folder: those that are loaded from now on come from there where an earlier process has left them, and are left
-    /// there where not. A kernel is found again if its text, the device's compute capability and the driver's version of CUDA are the same.
+    /// there where not. A kernel is found again if its text, the device's compute capability and the driver's version of CUDA are the same; what a `ptxas` has put there, if text and
+    /// compute capability are.
     ///
-    /// Most of flash3's kernels are not kept: the driver hands out cubins as relocatable code alone, in which warpgroups cannot share
-    /// registers out. The driver has a cache of its own for all kernels; the environment variable `CUDA_CACHE_PATH` names its folder.
+    /// Most of flash3's kernels are not put there by the driver: it hands out cubins as relocatable code alone, in which warpgroups cannot share
+    /// registers out. [`CudaDevice::keep_kernels_by`], [`KernelCompiler`](super::KernelCompiler) and `ferroflash kernels compile` put all of them there. The driver has a cache of its own for
+    /// all kernels; the environment variable `CUDA_CACHE_PATH` names its folder.
     ///
     /// The folder is made where there is none; one that cannot be read or written is an error. A file that is damaged is compiled anew and replaced, and a
     /// failure to write one fails no call: [`CudaDevice::kernel_cache_use`] counts them. Nothing is ever removed; files may be deleted at any time. What lies
@@ -237,7 +239,21 @@ impl CudaDevice {
     ///
     /// A device is one for the whole process, and so is its folder: a second one takes the place of the first.
     pub fn keep_kernels_in(&self, folder: impl AsRef<Path>) -> Result<(), DriverError> {
-        self.kernels.use_cache(KernelCache::open(folder.as_ref())?);
+        self.kernels
+            .use_cache(KernelCache::open(folder.as_ref(), None)?);
+        Ok(())
+    }
+
+    /// [`CudaDevice::keep_kernels_in`], with kernels that are not there yet compiled by this `ptxas`, flash3's too. A kernel is found again if this version of it has compiled
+    /// it. What it does not compile, and what the driver does not take of it, as where it is of a newer release of CUDA than the driver, is compiled by
+    /// the driver: [`CudaDevice::kernel_cache_use`] counts that and says why.
+    pub fn keep_kernels_by(
+        &self,
+        ptxas: Ptxas,
+        folder: impl AsRef<Path>,
+    ) -> Result<(), DriverError> {
+        self.kernels
+            .use_cache(KernelCache::open(folder.as_ref(), Some(ptxas))?);
         Ok(())
     }
 
@@ -253,7 +269,7 @@ impl CudaDevice {
         cache.map_or_else(KernelCacheUse::default, |cache| cache.so_far().clone())
     }
 
-    /// The kernel of a variant with a spec; the driver compiles it when it is first asked for.
+    /// The kernel of a variant with a spec; it is compiled when it is first asked for.
     pub fn kernel(
         &self,
         variant: &'static Variant,

@@ -1,7 +1,7 @@
 //! The PTX of the kernels, deflated, one module per variant: that of the crate `ferroflash-ptx` or, with the feature `build-kernels`, what the
 //! build script compiled.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ferroflash_driver::Version;
@@ -94,7 +94,7 @@ fn text(deflated: &[u8]) -> Option<CString> {
 }
 
 /// The oldest CUDA whose driver takes a module: that which brought the version of PTX in its `.version` line.
-pub(super) fn needed_by(ptx: &CString) -> Option<Version> {
+pub(super) fn needed_by(ptx: &CStr) -> Option<Version> {
     let text = ptx.to_str().ok()?;
     let version = text
         .lines()

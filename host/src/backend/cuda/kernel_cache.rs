@@ -1,15 +1,23 @@
 //! Cubins in a folder: what one process has had compiled, later ones load.
 //!
-//! A file lies under the name of its variant and the digest of all that it was compiled from (`Key`). It begins with a header: what it is, the
-//! format, that digest again, and length and digest of the cubin behind it. A file that is not whole, or not of this key, is compiled anew and
-//! replaced; it is never loaded. Files are written under a temporary name and renamed, so that processes may share a folder.
+//! A file lies under the name of its variant, the digest of its text and of the compute capability that it is for, and what compiled it ([`source`]). It begins with a
+//! header: what it is, the format, the digest of all that (its key), and length and digest of the cubin behind it. A file that is not whole, or not of
+//! this key, is compiled anew and replaced; it is never loaded. Files are written under a temporary name and renamed, so that processes may share a folder.
 //!
-//! Cubins come from the driver's linker: only it hands them out. It compiles every text as relocatable code, in which `ptxas` ignores `setmaxnreg`
+//! Where the program names a `ptxas` ([`Ptxas`]), it makes the cubins, of all kernels. What it does not compile, and what the driver does not load of its cubins, is
+//! compiled by the driver as without it, and counted.
+//!
+//! Without one, cubins come from the driver's linker: of the driver only it hands them out. It compiles every text as relocatable code, in which `ptxas` ignores `setmaxnreg`
 //! ("Miscellaneous Instructions" of the PTX ISA): consumers of flash3 would spill registers that the producer never gives back. Kernels that share registers
-//! out are therefore compiled as without a folder, and left to the driver's own cache.
+//! out are therefore compiled as without a folder, and left to the driver's own cache, unless a `ptxas` has put them there before.
 
+mod compiler;
 mod file;
+mod outcome;
+mod ptxas;
+mod source;
 
+use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -20,99 +28,14 @@ use ferroflash_driver::Version;
 use ferroflash_driver::extra::module::{self, Image, JitLog, LoadError};
 use ferroflash_driver::sys::CUmodule;
 use ferroflash_kernels::variants::Variant;
-use sha2::{Digest, Sha256};
 
+pub use compiler::{CompiledKernel, KernelCompiler};
 pub use file::Damage;
+pub use outcome::{CacheFault, KernelCacheUse, Origin};
+pub use ptxas::Ptxas;
+use source::{Key, Source, of_driver};
 
 use crate::error::DriverError;
-
-/// Where the code of a kernel came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// The driver compiled it, or had it in a cache of its own; there was no kernel cache.
-    Driver,
-    /// The driver compiled it, and it lies in the kernel cache now.
-    Compiled,
-    /// The driver compiled it, and it could not be written to the kernel cache: [`KernelCacheUse::last_fault`] says why.
-    NotWritten,
-    /// The kernel cache had it: nothing was compiled.
-    Cache,
-    /// The driver compiled it, or had it in a cache of its own: a kernel cache holds no kernels whose warpgroups share registers out, as flash3's do.
-    NotKept,
-}
-
-impl Origin {
-    /// In words.
-    pub fn in_words(self) -> &'static str {
-        match self {
-            Origin::Driver => "from the driver",
-            Origin::Compiled => "compiled, and written to the kernel cache",
-            Origin::NotWritten => "compiled; the kernel cache could not be written",
-            Origin::Cache => "from the kernel cache",
-            Origin::NotKept => {
-                "from the driver; the kernel cache holds none that share registers out"
-            }
-        }
-    }
-}
-
-/// What has come of a kernel cache.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KernelCacheUse {
-    /// Kernels that it had.
-    pub n_loaded: u64,
-    /// Kernels that were compiled and written to it.
-    pub n_written: u64,
-    /// Kernels that were compiled and could not be written.
-    pub n_not_written: u64,
-    /// Kernels that it never holds: [`Origin::NotKept`].
-    pub n_not_kept: u64,
-    /// Files that could not be used: their kernels were compiled anew.
-    pub n_unusable: u64,
-    /// The last of what went wrong, if anything did.
-    pub last_fault: Option<CacheFault>,
-}
-
-/// What went wrong with a file of a kernel cache. No call fails for it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CacheFault {
-    /// It is no whole file of this cache.
-    #[error("{}: {damage}", file.display())]
-    Damaged {
-        /// Which.
-        file: PathBuf,
-        /// What is wrong with it.
-        damage: Damage,
-    },
-    /// It is whole, and the driver would not load it.
-    #[error("{}: the driver refused it: {source}", file.display())]
-    Refused {
-        /// Which.
-        file: PathBuf,
-        /// What the driver said.
-        source: Box<LoadError>,
-    },
-    /// It cannot be read.
-    #[error("{} cannot be read: {detail}", file.display())]
-    NotRead {
-        /// Which.
-        file: PathBuf,
-        /// What the system says.
-        kind: ErrorKind,
-        /// The same in words.
-        detail: String,
-    },
-    /// It cannot be written.
-    #[error("{} cannot be written: {detail}", file.display())]
-    NotWritten {
-        /// Which.
-        file: PathBuf,
-        /// What the system says.
-        kind: ErrorKind,
-        /// The same in words.
-        detail: String,
-    },
-}
 
 /// What code is compiled for, and by what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,42 +44,32 @@ pub(super) struct Target {
     pub(super) driver_version: Version,
 }
 
-/// The digest of all that a cubin is made from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Key([u8; 32]);
-
-impl Key {
-    /// Of a text as the driver gets it.
-    fn of(ptx: &CStr, target: Target) -> Key {
-        let (major, minor) = target.compute_capability;
-        let Version {
-            major: driver_major,
-            minor: driver_minor,
-        } = target.driver_version;
-        let mut digest = Sha256::new();
-        for number in [file::FORMAT, major, minor, driver_major, driver_minor] {
-            digest.update(number.to_le_bytes());
-        }
-        digest.update(ptx.to_bytes());
-        Key(digest.finalize().into())
-    }
-
-    /// In hexadecimal digits.
-    fn digits(self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
+/// A kernel, loaded.
+pub(super) struct Loaded {
+    pub(super) module: CUmodule,
+    pub(super) log: JitLog,
+    pub(super) origin: Origin,
+    /// The file of its cubin, where `ptxas` has made that.
+    pub(super) by_ptxas: Option<PathBuf>,
 }
+
+/// What the driver returns of a cubin that it will never take, as of a newer release of CUDA than its own: `CUDA_ERROR_INVALID_IMAGE`, `_NO_BINARY_FOR_GPU`,
+/// `_UNSUPPORTED_PTX_VERSION`, `_INVALID_SOURCE`.
+const NEVER: [u32; 4] = [200, 209, 222, 300];
 
 /// A folder of cubins.
 #[derive(Debug)]
 pub(super) struct KernelCache {
     folder: PathBuf,
+    ptxas: Option<Ptxas>,
+    /// Compilers whose cubins the driver does not take.
+    refused: Mutex<BTreeSet<String>>,
     so_far: Mutex<KernelCacheUse>,
 }
 
 impl KernelCache {
     /// A folder, which is made where there is none. It has to be readable and writable.
-    pub(super) fn open(folder: &Path) -> Result<KernelCache, DriverError> {
+    pub(super) fn open(folder: &Path, ptxas: Option<Ptxas>) -> Result<KernelCache, DriverError> {
         let failed = |what| {
             move |error: std::io::Error| DriverError::KernelCache {
                 folder: folder.to_owned(),
@@ -172,6 +85,8 @@ impl KernelCache {
         temporary(&whole).map_err(failed("written to"))?;
         Ok(KernelCache {
             folder: whole,
+            ptxas,
+            refused: Mutex::default(),
             so_far: Mutex::default(),
         })
     }
@@ -180,13 +95,24 @@ impl KernelCache {
         &self.folder
     }
 
+    pub(super) fn ptxas(&self) -> Option<&Ptxas> {
+        self.ptxas.as_ref()
+    }
+
     /// What has come of it.
     pub(super) fn so_far(&self) -> MutexGuard<'_, KernelCacheUse> {
         self.so_far.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Loads a kernel into the current context: the cubin that lies in the folder, or else one that the driver compiles and that lies there
-    /// from then on. One that shares registers out comes from the driver alone.
+    /// Counts something that went wrong.
+    fn fault(&self, count: fn(&mut KernelCacheUse) -> &mut u64, fault: CacheFault) {
+        let mut so_far = self.so_far();
+        *count(&mut so_far) += 1;
+        so_far.last_fault = Some(fault);
+    }
+
+    /// Loads a kernel into the current context: the cubin that lies in the folder, or else one that is compiled now and lies there from then on. Without `ptxas`, one that
+    /// shares registers out and is not there comes from the driver alone.
     ///
     /// # Safety
     /// A context is current, of a device of the target's compute capability.
@@ -195,55 +121,201 @@ impl KernelCache {
         variant: &Variant,
         ptx: &CStr,
         target: Target,
-    ) -> Result<(CUmodule, JitLog, Origin), LoadError> {
-        if variant.footprint.launch_registers > 0 {
-            // Its warpgroups share registers out.
-            // SAFETY: the caller's contract.
-            let (module, log) = unsafe { module::load(Image::Ptx(ptx)) }?;
-            self.so_far().n_not_kept += 1;
-            return Ok((module, log, Origin::NotKept));
-        }
-        let key = Key::of(ptx, target);
-        let file = self
-            .folder
-            .join(format!("{}.{}.cubin", variant.name, key.digits()));
+    ) -> Result<Loaded, LoadError> {
+        let source = Source::new(variant, ptx, target.compute_capability);
+        let driver = of_driver(target.driver_version);
         // SAFETY: the caller's contract.
-        match unsafe { cached(&file, key) } {
-            Ok(Some((module, log))) => {
-                self.so_far().n_loaded += 1;
-                return Ok((module, log, Origin::Cache));
+        unsafe {
+            if let Some(ptxas) = &self.ptxas
+                && let Some(loaded) = self.by_ptxas(ptxas, &source)
+            {
+                return Ok(loaded);
             }
-            Ok(None) => {}
-            Err(fault) => {
-                let mut so_far = self.so_far();
-                so_far.n_unusable += 1;
-                so_far.last_fault = Some(fault);
+            if !source.shares_registers_out()
+                && let Some(loaded) = self.cached(&source, &driver)
+            {
+                return Ok(loaded);
             }
+            let mut others = self.others(&source).into_iter();
+            if let Some(loaded) = others.find_map(|compiler| self.cached(&source, &compiler)) {
+                return Ok(loaded);
+            }
+            self.by_driver(&source, &driver)
+        }
+    }
+
+    /// The same for a kernel whose cubin by `ptxas` is as `detail` says: the driver compiles it.
+    ///
+    /// # Safety
+    /// As for [`KernelCache::load`].
+    pub(super) unsafe fn load_without_ptxas(
+        &self,
+        variant: &Variant,
+        ptx: &CStr,
+        target: Target,
+        file: PathBuf,
+        detail: String,
+    ) -> Result<Loaded, LoadError> {
+        self.fault(
+            |so_far| &mut so_far.n_fell_back,
+            CacheFault::WouldHang { file, detail },
+        );
+        let source = Source::new(variant, ptx, target.compute_capability);
+        // SAFETY: the caller's contract.
+        unsafe { self.by_driver(&source, &of_driver(target.driver_version)) }
+    }
+
+    /// What `ptxas` makes of a kernel, or has made of it before; nothing where it does not, or the driver does not take that.
+    ///
+    /// # Safety
+    /// As for [`KernelCache::load`].
+    unsafe fn by_ptxas(&self, ptxas: &Ptxas, source: &Source) -> Option<Loaded> {
+        // SAFETY: the caller's contract.
+        if let Some(loaded) = unsafe { self.cached(source, ptxas.label()) } {
+            return Some(loaded);
+        }
+        let fell_back = |fault| self.fault(|so_far| &mut so_far.n_fell_back, fault);
+        if self.is_refused(ptxas.label()) {
+            self.so_far().n_fell_back += 1;
+            return None;
+        }
+        let target = source.compute_capability;
+        let assembled = ptxas.assemble(source.variant, source.ptx, target, &self.folder);
+        let assembled = assembled.map_err(|error| fell_back(error.into())).ok()?;
+        let file = self.folder.join(source.file_name(ptxas.label()));
+        let bytes = file::with_header(source.key(ptxas.label()), &assembled.cubin);
+        // Before the driver sees it: where it refuses it, the next process need not compile to know that.
+        let written = self.written(&file, &bytes, Origin::Assembled);
+        // SAFETY: the caller's contract; `ptxas` has just made the cubin and reported success.
+        match unsafe { module::load(Image::Binary(&assembled.cubin)) } {
+            Ok((module, _)) => Some(Loaded {
+                module,
+                log: JitLog {
+                    info: assembled.said,
+                    errors: String::new(),
+                },
+                origin: written,
+                by_ptxas: Some(file),
+            }),
+            Err(error) => {
+                self.refuse(ptxas.label(), &error);
+                let source = Box::new(error);
+                fell_back(CacheFault::Refused { file, source });
+                None
+            }
+        }
+    }
+
+    /// What the driver makes of a kernel.
+    ///
+    /// # Safety
+    /// As for [`KernelCache::load`].
+    unsafe fn by_driver(&self, source: &Source, driver: &str) -> Result<Loaded, LoadError> {
+        if source.shares_registers_out() {
+            // SAFETY: the caller's contract.
+            let (module, log) = unsafe { module::load(Image::Ptx(source.ptx)) }?;
+            self.so_far().n_not_kept += 1;
+            return Ok(Loaded {
+                module,
+                log,
+                origin: Origin::NotKept,
+                by_ptxas: None,
+            });
         }
         // SAFETY: the caller's contract; the driver has just made the cubin.
         let (module, log, cubin) = unsafe {
-            let (cubin, log) = module::compile(ptx)?;
+            let (cubin, log) = module::compile(source.ptx)?;
             let (module, _) = module::load(Image::Binary(&cubin))?;
             (module, log, cubin)
         };
-        let written = write(&self.folder, &file, &file::with_header(key, &cubin));
-        let mut so_far = self.so_far();
-        let origin = match written {
+        let file = self.folder.join(source.file_name(driver));
+        let bytes = file::with_header(source.key(driver), &cubin);
+        Ok(Loaded {
+            module,
+            log,
+            origin: self.written(&file, &bytes, Origin::Compiled),
+            by_ptxas: None,
+        })
+    }
+
+    /// The kernel of the file of a compiler, loaded, if there is one. What does not serve is counted.
+    ///
+    /// # Safety
+    /// As for [`KernelCache::load`].
+    unsafe fn cached(&self, source: &Source, compiler: &str) -> Option<Loaded> {
+        if self.is_refused(compiler) {
+            return None;
+        }
+        let file = self.folder.join(source.file_name(compiler));
+        // SAFETY: the caller's contract.
+        match unsafe { load_file(&file, source.key(compiler)) } {
+            Ok(None) => None,
+            Ok(Some((module, log))) => {
+                self.so_far().n_loaded += 1;
+                Some(Loaded {
+                    module,
+                    log,
+                    origin: Origin::Cache,
+                    by_ptxas: Some(file).filter(|_| compiler.starts_with(ptxas::LABEL)),
+                })
+            }
+            Err(fault) => {
+                if let CacheFault::Refused { source, .. } = &fault {
+                    self.refuse(compiler, source);
+                }
+                self.fault(|so_far| &mut so_far.n_unusable, fault);
+                None
+            }
+        }
+    }
+
+    /// Other versions of `ptxas` than the program's own that have left a file of a kernel, by name.
+    fn others(&self, source: &Source) -> BTreeSet<String> {
+        // A folder that cannot be read has none.
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let named = entries.filter_map(|entry| source.compiler_of(entry.file_name().to_str()?));
+        let own = self.ptxas.as_ref().map(Ptxas::label);
+        named
+            .filter(|name| name.starts_with(ptxas::LABEL) && Some(name.as_str()) != own)
+            .collect()
+    }
+
+    /// Writes a file, and says where the kernel came from: as `origin` does where that succeeds.
+    fn written(&self, file: &Path, bytes: &[u8], origin: Origin) -> Origin {
+        match write(&self.folder, file, bytes) {
             Ok(()) => {
-                so_far.n_written += 1;
-                Origin::Compiled
+                self.so_far().n_written += 1;
+                origin
             }
             Err(error) => {
-                so_far.n_not_written += 1;
-                so_far.last_fault = Some(CacheFault::NotWritten {
-                    file,
+                let fault = CacheFault::NotWritten {
+                    file: file.to_owned(),
                     kind: error.kind(),
                     detail: error.to_string(),
-                });
+                };
+                self.fault(|so_far| &mut so_far.n_not_written, fault);
                 Origin::NotWritten
             }
-        };
-        Ok((module, log, origin))
+        }
+    }
+
+    fn is_refused(&self, compiler: &str) -> bool {
+        self.refused().contains(compiler)
+    }
+
+    /// Takes no cubin of a `ptxas` any more, if the driver says that it never will.
+    fn refuse(&self, compiler: &str, error: &LoadError) {
+        let never = error
+            .source
+            .code()
+            .is_some_and(|code| NEVER.contains(&code));
+        if never && compiler.starts_with(ptxas::LABEL) {
+            self.refused().insert(compiler.to_owned());
+        }
+    }
+
+    fn refused(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -251,7 +323,7 @@ impl KernelCache {
 ///
 /// # Safety
 /// As for [`KernelCache::load`].
-unsafe fn cached(path: &Path, key: Key) -> Result<Option<(CUmodule, JitLog)>, CacheFault> {
+unsafe fn load_file(path: &Path, key: Key) -> Result<Option<(CUmodule, JitLog)>, CacheFault> {
     let file = || path.to_owned();
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,

@@ -43,7 +43,7 @@ pub use embedded::{missing_kernels, needed_cuda, origin_of_kernels};
 pub use event::Event;
 pub use ferroflash_driver::sys;
 pub use graph::Graph;
-pub use kernel_cache::{CacheFault, KernelCacheUse, Origin};
+pub use kernel_cache::{CacheFault, CompiledKernel, KernelCacheUse, KernelCompiler, Origin, Ptxas};
 pub use memory::DeviceBuffer;
 pub use module::Kernel;
 pub use queue::Queue;

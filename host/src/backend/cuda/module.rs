@@ -15,7 +15,7 @@ use ferroflash_kernels::spec::text::of_variant;
 use ferroflash_kernels::variants::Variant;
 
 use super::embedded;
-use super::kernel_cache::{KernelCache, Origin, Target};
+use super::kernel_cache::{KernelCache, Loaded, Origin, Target};
 use crate::error::DriverError;
 
 /// A kernel, loaded.
@@ -109,12 +109,16 @@ impl Kernels {
     pub(super) fn use_cache(&self, cache: KernelCache) {
         let mut place = self.cache.write().unwrap_or_else(PoisonError::into_inner);
         // That of the same folder goes on counting.
-        if place
+        let same = place
             .as_ref()
-            .is_none_or(|known| known.folder() != cache.folder())
-        {
-            *place = Some(Arc::new(cache));
+            .filter(|known| known.folder() == cache.folder());
+        if let Some(known) = same {
+            if known.ptxas() == cache.ptxas() {
+                return;
+            }
+            *cache.so_far() = known.so_far().clone();
         }
+        *place = Some(Arc::new(cache));
     }
 
     /// The kernel of a variant with a spec and an expression, if it has been loaded.
@@ -168,16 +172,12 @@ impl Kernels {
 }
 
 /// The text of a variant, with the constants of a spec and an expression that edits scores.
-fn specialised(
+pub(super) fn specialised(
     variant: &'static Variant,
     spec: Spec,
     edit: Option<Kept>,
-    driver_version: Version,
 ) -> Result<CString, DriverError> {
     let ptx = embedded::ptx(variant.name, variant.arch)?;
-    if let Some(needed) = embedded::needed_by(&ptx).filter(|needed| driver_version < *needed) {
-        return Err(too_old(driver_version, needed));
-    }
     let corrupt = || DriverError::CorruptKernel {
         kernel: variant.name,
     };
@@ -199,25 +199,63 @@ fn load(
     cache: Option<&KernelCache>,
 ) -> Result<Kernel, DriverError> {
     let start = Instant::now();
-    let ptx = specialised(variant, spec, edit, target.driver_version)?;
-    let name = CString::new(variant.name).map_err(|_| DriverError::NotEmbedded {
+    let ptx = specialised(variant, spec, edit)?;
+    let driver_version = target.driver_version;
+    if let Some(needed) = embedded::needed_by(&ptx).filter(|needed| driver_version < *needed) {
+        return Err(too_old(driver_version, needed));
+    }
+    let refused = |source| DriverError::Load {
         kernel: variant.name,
-    })?;
-    let footprint = &variant.footprint;
-    // SAFETY: the context of the device is current. The module is complete PTX, which the driver checks. The function
-    // is asked for its attributes while its module is loaded.
+        source: Box::new(source),
+    };
+    // SAFETY: the context of the device is current. The module is complete PTX, which the driver checks, or the cache's.
     unsafe {
         let loaded = match cache {
             Some(cache) => cache.load(variant, &ptx, target),
-            None => {
-                module::load(Image::Ptx(&ptx)).map(|(module, log)| (module, log, Origin::Driver))
-            }
+            None => module::load(Image::Ptx(&ptx)).map(|(module, log)| Loaded {
+                module,
+                log,
+                origin: Origin::Driver,
+                by_ptxas: None,
+            }),
         };
-        let (module, log, origin) = loaded.map_err(|source| DriverError::Load {
+        let loaded = loaded.map_err(refused)?;
+        let file = loaded.by_ptxas.clone();
+        match (ready(variant, spec, loaded, start), cache, file) {
+            // Another compiler may do better: the driver's has the last word.
+            (Err(error @ DriverError::WouldHang { .. }), Some(cache), Some(file)) => {
+                let detail = error.to_string();
+                let loaded = cache.load_without_ptxas(variant, &ptx, target, file, detail);
+                ready(variant, spec, loaded.map_err(refused)?, start)
+            }
+            (kernel, _, _) => kernel,
+        }
+    }
+}
+
+/// A loaded kernel, ready to be launched; it is unloaded where that fails.
+///
+/// # Safety
+/// The context that it was loaded into is current.
+unsafe fn ready(
+    variant: &'static Variant,
+    spec: Spec,
+    loaded: Loaded,
+    start: Instant,
+) -> Result<Kernel, DriverError> {
+    let footprint = &variant.footprint;
+    let Loaded {
+        module,
+        log,
+        origin,
+        ..
+    } = loaded;
+    let ready = || -> Result<_, DriverError> {
+        let name = CString::new(variant.name).map_err(|_| DriverError::NotEmbedded {
             kernel: variant.name,
-            source: Box::new(source),
         })?;
-        let ready = || -> Result<_, DriverError> {
+        // SAFETY: the function is asked for its attributes while its module is loaded.
+        let (function, statistics) = unsafe {
             let function = module::function(module, &name)?;
             function::allow_dynamic_shared(function, footprint.shared_bytes)?;
             let attribute =
@@ -234,19 +272,21 @@ fn load(
                 origin,
                 log,
             };
-            would_hang(variant, spec, &statistics)?;
-            Ok(Kernel {
-                variant,
-                spec,
-                module,
-                function,
-                statistics,
-            })
+            (function, statistics)
         };
-        ready().inspect_err(|_| {
-            let _ = module::unload(module);
+        would_hang(variant, spec, &statistics)?;
+        Ok(Kernel {
+            variant,
+            spec,
+            module,
+            function,
+            statistics,
         })
-    }
+    };
+    ready().inspect_err(|_| {
+        // SAFETY: the module is loaded, its context current, and nothing uses it.
+        let _ = unsafe { module::unload(module) };
+    })
 }
 
 /// Refuses a kernel whose warpgroups or blocks would wait for each other without end: the driver's compiler is not the one that

@@ -3,6 +3,7 @@
 mod bench;
 mod device;
 mod estimate;
+mod kernels;
 mod profile;
 #[cfg(test)]
 mod quoted;
@@ -16,6 +17,7 @@ use ferroflash::{Algorithm, Dtype, Order, Pass, Precision, Problem, ProblemBuild
 pub use bench::{BenchArguments, BenchPass, CacheLengths, Heads, KvDtype};
 pub use device::DeviceWords;
 pub use estimate::{EstimateArguments, Sweep};
+pub use kernels::{CompileArguments, ComputeCapability, KernelsCommand, TimeArguments};
 pub use profile::ProfileArguments;
 pub use weights::{Rows, WeightsArguments};
 
@@ -59,6 +61,13 @@ pub enum Command {
     /// Measures a problem kernel by kernel, beside what the estimate and a simulation of the schedule say of it.
     #[command(after_help = EXIT_CODES)]
     Profile(Box<ProfileArguments>),
+    /// Compiles kernels before their first use, or measures what that use costs.
+    #[command(after_help = EXIT_CODES)]
+    Kernels {
+        /// Which of both.
+        #[command(subcommand)]
+        command: KernelsCommand,
+    },
 }
 
 /// Options of `run`.

@@ -10,6 +10,7 @@ mod expressions;
 mod failure;
 mod info;
 mod input;
+mod kernels;
 mod lengths;
 mod mask;
 mod output;
@@ -17,6 +18,7 @@ mod picture;
 mod posed;
 mod print;
 mod profile;
+mod ptxas;
 mod run;
 mod weights;
 
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Estimate(arguments) => estimate::estimate(&arguments),
         Command::Profile(arguments) => profile::profile(&arguments),
+        Command::Kernels { command } => kernels::kernels(&command),
     };
     match done {
         Ok(code) => code,

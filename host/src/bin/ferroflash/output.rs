@@ -1,7 +1,8 @@
 //! The output file: written under a temporary name, then renamed, so that nobody ever sees half of it.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::Path;
 
 use safetensors::tensor::TensorView;
 
@@ -83,23 +84,68 @@ pub fn write(
 
 /// Puts a file there, or in place of the one that is there, as a whole.
 pub fn replace(path: &Path, bytes: &[u8]) -> std::result::Result<(), Failure> {
-    let io = |path: &Path| {
-        let path = path.to_owned();
-        move |source| Failure::Io { path, source }
+    let io = |source| Failure::Io {
+        path: path.to_owned(),
+        source,
     };
-    let partial = partial_name(path);
-    let written = std::fs::write(&partial, bytes).map_err(io(&partial));
-    let renamed = written.and_then(|()| std::fs::rename(&partial, path).map_err(io(path)));
-    if renamed.is_err() {
-        // It may not be there at all; the error that is reported is the one that matters.
-        let _ = std::fs::remove_file(&partial);
+    // Of `name` alone the parent is "".
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    let mut partial = tempfile::Builder::new();
+    partial.prefix(".").suffix(".partial");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        // As of other files: what the process takes away is taken away.
+        partial.permissions(std::fs::Permissions::from_mode(0o666));
     }
-    renamed
+    let mut file = partial
+        .tempfile_in(folder.unwrap_or(Path::new(".")))
+        .map_err(io)?;
+    file.write_all(bytes).map_err(io)?;
+    file.persist(path).map_err(|refused| io(refused.error))?;
+    Ok(())
 }
 
-/// A name beside the output, of this process.
-fn partial_name(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.partial", std::process::id()));
-    path.with_file_name(name)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the folder holds but for the output stays as it is, links and their targets too, whatever their names.
+    #[cfg(unix)]
+    #[test]
+    fn a_link_beside_the_output_is_not_followed() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+
+        let folder = tempfile::tempdir().unwrap();
+        let [output, other] = ["o.safetensors", "other"].map(|name| folder.path().join(name));
+        std::fs::write(&other, "somebody's").unwrap();
+        let name = format!("o.safetensors.{}.partial", std::process::id());
+        symlink(&other, folder.path().join(&name)).unwrap();
+        for bytes in [&b"first"[..], b"second"] {
+            replace(&output, bytes).unwrap();
+            assert_eq!(std::fs::read(&output).unwrap(), bytes);
+        }
+        assert_eq!(std::fs::read(&other).unwrap(), b"somebody's");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 3);
+        // Others may read it, as they may what is written beside it.
+        let mode = |path| std::fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode(&output), mode(&other));
+        // A link in the place of the output is replaced, not followed.
+        symlink(&other, folder.path().join("link")).unwrap();
+        replace(&folder.path().join("link"), b"third").unwrap();
+        assert_eq!(std::fs::read(&other).unwrap(), b"somebody's");
+    }
+
+    #[test]
+    fn an_output_that_cannot_be_written_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let taken = folder.path().join("folder");
+        std::fs::create_dir(&taken).unwrap();
+        std::fs::write(taken.join("inside"), "").unwrap();
+        let Err(Failure::Io { path, .. }) = replace(&taken, b"bytes") else {
+            panic!("a folder was replaced");
+        };
+        assert_eq!(path, taken);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
 }

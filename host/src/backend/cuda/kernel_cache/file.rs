@@ -2,10 +2,10 @@
 
 use sha2::{Digest, Sha256};
 
-use super::Key;
+use super::source::Key;
 
 /// The format of files, which is part of their keys: it grows with every change of the header, and of how cubins are made.
-pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 2;
 
 /// What a file begins with.
 const MAGIC: [u8; 8] = *b"ffcubin\n";
