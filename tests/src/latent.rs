@@ -3,7 +3,7 @@
 use ferroflash::{Algorithm, Backend, Device, Dtype, Element, Inputs, SplitKv};
 use half::{bf16, f16};
 
-use crate::beside::check_numbers;
+use crate::beside::{check_numbers, check_one_in};
 use crate::buffer::{Buffer, Number};
 use crate::cases::Case;
 use crate::cases::latent::{COLUMNS, LatentCase};
@@ -13,7 +13,20 @@ use crate::pages::{Runs, output, pool};
 use crate::subject::Subject;
 use crate::trial::{Refusal, vectors};
 
-/// Puts the subject through those cases of a set that have these numbers; panics with every failure.
+/// Of cases that no [set](crate::sets) has, the emulator runs one in so many.
+const ONE_IN: usize = 3;
+
+/// Puts the subject through cases that no set has; panics with every failure.
+pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[LatentCase]) {
+    if subject.cannot_run(algorithm) {
+        return;
+    }
+    check_one_in(ONE_IN, subject, test, cases, |case| {
+        check_case(subject, algorithm, case)
+    });
+}
+
+/// The same of those cases of a set that have these numbers.
 pub(crate) fn check_set(
     subject: &Subject,
     algorithm: Algorithm,
