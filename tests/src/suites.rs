@@ -2,6 +2,7 @@
 
 mod beside;
 mod dropout;
+mod few;
 mod flash1;
 mod grouped;
 mod scores;
@@ -207,6 +208,12 @@ macro_rules! short_suite {
             }
 
             #[test]
+            fn many_splits() {
+                let cases = aimed::many_splits(ALGORITHM);
+                check_all(&SUBJECT, ALGORITHM, path!("many_splits"), cases);
+            }
+
+            #[test]
             fn mispredictions() {
                 let cases = aimed::mispredictions(TileShape::Compact);
                 check_all(&SUBJECT, ALGORITHM, path!("mispredictions"), cases);
@@ -221,37 +228,6 @@ macro_rules! short_suite {
             #[test]
             fn random() {
                 check_random(&SUBJECT, ALGORITHM, path!("random"));
-            }
-        }
-    };
-}
-
-/// Makes the tests of flash2's forward pass of few queries.
-#[macro_export]
-macro_rules! few_suite {
-    ($subject:path) => {
-        mod few {
-            use $crate::cases::few;
-            use $crate::path;
-            use $crate::subject::Subject;
-            use $crate::suite::{check, check_thinned};
-
-            const SUBJECT: Subject = $subject;
-            const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash2;
-
-            #[test]
-            fn all() {
-                check(&SUBJECT, ALGORITHM, path!("all"), few::all());
-            }
-
-            #[test]
-            fn lengths() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("lengths"), few::lengths());
-            }
-
-            #[test]
-            fn splits() {
-                check_thinned(&SUBJECT, ALGORITHM, path!("splits"), few::splits());
             }
         }
     };

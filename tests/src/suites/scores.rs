@@ -47,6 +47,12 @@ macro_rules! scores_suite {
             }
 
             #[test]
+            fn gradients() {
+                let cases = scores::gradients();
+                $crate::scores::check_all(&$subject, ALGORITHM, path!("gradients"), &cases);
+            }
+
+            #[test]
             fn random() {
                 let n = $subject.n_random.div_ceil(4) as usize;
                 let cases = scores::random(n, $crate::sample::seed());

@@ -1,0 +1,48 @@
+//! The tests of flash2's kernel for few queries.
+
+/// Makes the tests of flash2's forward pass of few queries.
+#[macro_export]
+macro_rules! few_suite {
+    ($subject:path) => {
+        mod few {
+            use $crate::cases::{aimed, few};
+            use $crate::path;
+            use $crate::subject::Subject;
+            use $crate::suite::{check, check_all, check_thinned};
+
+            const SUBJECT: Subject = $subject;
+            const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash2;
+
+            #[test]
+            fn many_splits() {
+                let cases = aimed::many_splits(ALGORITHM);
+                check_all(&SUBJECT, ALGORITHM, path!("many_splits"), cases);
+            }
+
+            #[test]
+            fn many_sequences() {
+                check_all(
+                    &SUBJECT,
+                    ALGORITHM,
+                    path!("many_sequences"),
+                    aimed::many_sequences(),
+                );
+            }
+
+            #[test]
+            fn all() {
+                check(&SUBJECT, ALGORITHM, path!("all"), few::all());
+            }
+
+            #[test]
+            fn lengths() {
+                check_thinned(&SUBJECT, ALGORITHM, path!("lengths"), few::lengths());
+            }
+
+            #[test]
+            fn splits() {
+                check_thinned(&SUBJECT, ALGORITHM, path!("splits"), few::splits());
+            }
+        }
+    };
+}
