@@ -73,6 +73,21 @@ fn tiles(problem: &Problem, variant: &Variant) -> Result<u32, Reason> {
     grid("the query tiles of a sequence", &factors[..2])
 }
 
+/// Keys of a step: the device counts work in as many.
+const STEP_KEYS: u64 = 64;
+
+/// Sequences that a block counts at a time, each lane as many.
+const LANES: u64 = 32;
+
+/// Whether 32 bits hold the most work of all sequences, so many steps for each of the tiles of a sequence. With more the device would find parts
+/// that are too small, and more of them than there are blocks.
+fn counts_work(problem: &Problem, tiles: u64) -> bool {
+    let steps = (problem.seqlen_k() as u64).div_ceil(STEP_KEYS);
+    let sequences = (problem.batch() as u64).next_multiple_of(LANES);
+    let work = steps.saturating_mul(sequences).saturating_mul(tiles.max(1));
+    u32::try_from(work).is_ok()
+}
+
 /// One launch, of a block for every split of every tile. Behind it, where keys are divided among more tiles than there is room to count, the
 /// one that merges their results.
 pub fn launches(
@@ -87,8 +102,8 @@ pub fn launches(
     // Only the last block of a tile merges its splits, when the others have ended: it may have twice as many rows.
     let blocks = u32::try_from(2 * tiles * batch).unwrap_or(u32::MAX);
     let mut split = split_kv::place(checked, split, blocks, workspace)?;
-    if split.tiles_merge == 0 {
-        // The kernel that merges does not know how the device divides.
+    // The kernel that merges does not know how the device divides.
+    if split.tiles_merge == 0 || !counts_work(problem, tiles) {
         split.parts = 0;
     }
     // Of shares there are as many as parts, and one more for each sequence, as none has keys of two.
