@@ -72,7 +72,7 @@ fn follow_one_another(side: &Side) -> bool {
 }
 
 /// How many tiles, and how many query blocks, the kernel lists, with room for so many, of 64 rows and in the backward pass of 128 and of 64.
-fn n_listed(q: &Side, k: &Side, backward: bool, room: [u32; 2]) -> [usize; 2] {
+fn n_listed(q: &Side, k: &Side, backward: bool, room: [u32; 2]) -> [u32; 2] {
     let variant = variants::by_name("tile_list_sm80").unwrap();
     let batch = q.cu_seqlens.as_ref().unwrap().len() as u32 - 1;
     let mut workspace = Workspace::new(batch, room[0], room[1], 0);
@@ -94,7 +94,7 @@ fn n_listed(q: &Side, k: &Side, backward: bool, room: [u32; 2]) -> [usize; 2] {
         true => Workspace::list(&workspace.q_blocks).len(),
         false => 0,
     };
-    [Workspace::list(&workspace.tiles).len(), n_q_blocks]
+    [Workspace::list(&workspace.tiles).len(), n_q_blocks].map(|n| n as u32)
 }
 
 /// Of one side alone, and of both: a list is empty then, whatever there is room for, and not a word is written behind its end.
