@@ -16,6 +16,7 @@
 //! | [`lengths`] | sequences of different lengths, packed and padded |
 //! | [`aimed`] | small sets, each case for one mistake: strides of 0, mispredictions, edges of blocks, stages used again |
 //! | [`compact`], [`short`], [`few`], [`grouped`], [`wide_tiles`] | sets of their own for the compact tiles of flash2's backward pass, of flash3's forward pass, of flash2's; for grouped and wide ones |
+//! | [`unseen`] | calls whose lengths and tables of pages are any numbers |
 //! | [`mod@tf32`] | f32 tensors on a GPU, in both precisions |
 //! | [`orders`], [`shares`] | the same for the orders of tiles, and for few tiles of shared keys, in flash3's backward pass |
 //! | [`mod@thresholds`], [`many`] | plans that only large problems get: small ones for a device of smaller thresholds, and sequences by the hundred |
@@ -47,6 +48,7 @@ pub mod short;
 pub mod sinks;
 pub mod tf32;
 pub mod thresholds;
+pub mod unseen;
 pub mod values;
 pub mod wide_tiles;
 pub mod windows;

@@ -3,7 +3,7 @@
 use ferroflash::{Algorithm, Backend, Device, Dtype, Element, Inputs, SplitKv};
 use half::{bf16, f16};
 
-use crate::beside::{check_numbers, check_one_in};
+use crate::beside::{check_cases, check_numbers, check_one_in};
 use crate::buffer::{Buffer, Number};
 use crate::cases::Case;
 use crate::cases::latent::{COLUMNS, LatentCase};
@@ -22,6 +22,16 @@ pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[Laten
         return;
     }
     check_one_in(ONE_IN, subject, test, cases, |case| {
+        check_case(subject, algorithm, case)
+    });
+}
+
+/// The same of a set that runs as a whole.
+pub fn check_all(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[LatentCase]) {
+    if subject.cannot_run(algorithm) {
+        return;
+    }
+    check_cases(subject, test, cases, |case| {
         check_case(subject, algorithm, case)
     });
 }

@@ -17,6 +17,7 @@
 //! | [`append`] | the suite of appends to a cache |
 //! | [`rotate`] | the suite of rotations |
 //! | [`pages`] | the suite of keys and values in pages |
+//! | [`unseen`] | the suite of lengths and tables that are any numbers |
 //! | [`fp8`] | the suite of keys and values in 8 bits |
 //! | [`latent`] | the suite of values in the keys |
 //! | [`scores`] | the suite of scores and masks of the user's own |
@@ -73,6 +74,8 @@ pub mod serving;
 pub mod sinks;
 
 pub mod subject;
+
+pub mod unseen;
 
 pub mod sample;
 

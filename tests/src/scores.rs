@@ -30,11 +30,26 @@ const ONE_IN: usize = 6;
 
 /// Puts the subject through random cases; panics with every failure.
 pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[ScoreCase]) {
+    check_some(ONE_IN, subject, algorithm, test, cases);
+}
+
+/// The same of a set that runs as a whole.
+pub fn check_all(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[ScoreCase]) {
+    check_some(1, subject, algorithm, test, cases);
+}
+
+fn check_some(
+    one_in: usize,
+    subject: &Subject,
+    algorithm: Algorithm,
+    test: &str,
+    cases: &[ScoreCase],
+) {
     if subject.cannot_run(algorithm) {
         return;
     }
     counting_backward(test, |check_case| {
-        check_one_in(ONE_IN, subject, test, cases, |scores| {
+        check_one_in(one_in, subject, test, cases, |scores| {
             check_case(&Trial::new(subject, algorithm, scores)?)
         });
     });

@@ -104,6 +104,19 @@ pub const EMULATED_SHORT: Subject = Subject {
     ..EMULATED_HOPPER
 };
 
+/// The emulator of [`EMULATED_UNSEEN`] with an H200's SMs: tiles merge their splits themselves.
+pub const EMULATED_UNSEEN_SHORT: Subject = Subject {
+    open: |seed| {
+        let options = EmulatorOptions::hopper(seed);
+        Ok(Device::emulated(EmulatorOptions {
+            device: of_sms(options.device, DeviceInfo::h200().n_sms),
+            lengths: Lengths::Unseen,
+            ..options
+        }))
+    },
+    ..EMULATED_HOPPER
+};
+
 /// The emulator as a Hopper of so many SMs that flash3's backward pass takes tiles in each of its orders.
 pub const EMULATED_ORDERS: Subject = Subject {
     open: |seed| {

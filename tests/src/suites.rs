@@ -2,6 +2,7 @@
 
 mod beside;
 mod dropout;
+mod few;
 mod flash1;
 mod grouped;
 mod scores;
@@ -150,6 +151,12 @@ macro_rules! short_suite {
             $crate::set!(quick, SUBJECT, ALGORITHM, Strata, Plain cases::quick);
 
             #[test]
+            fn many_splits() {
+                let cases = aimed::many_splits(ALGORITHM);
+                check_all(&SUBJECT, ALGORITHM, path!("many_splits"), cases);
+            }
+
+            #[test]
             fn mispredictions() {
                 let cases = aimed::mispredictions(TileShape::Compact);
                 check_all(&SUBJECT, ALGORITHM, path!("mispredictions"), cases);
@@ -165,26 +172,6 @@ macro_rules! short_suite {
             fn random() {
                 check_random(&SUBJECT, ALGORITHM, path!("random"));
             }
-        }
-    };
-}
-
-/// Makes the tests of flash2's forward pass of few queries.
-#[macro_export]
-macro_rules! few_suite {
-    ($subject:path) => {
-        mod few {
-            use $crate::cases::few;
-            use $crate::subject::Subject;
-
-            const SUBJECT: Subject = $subject;
-            const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash2;
-
-            $crate::set!(all, SUBJECT, ALGORITHM, Strata, Plain few::all);
-
-            $crate::set!(lengths, SUBJECT, ALGORITHM, Sixth, Plain few::lengths);
-
-            $crate::set!(splits, SUBJECT, ALGORITHM, Sixth, Plain few::splits);
         }
     };
 }

@@ -45,6 +45,15 @@ conformance::beyond_suite!(conformance::subject::CUDA {
     flash2: Flash2,
     flash3: Flash3
 });
+conformance::unseen_suite!(conformance::subject::CUDA {
+    unseen: flash3,
+    flash2,
+    standard,
+});
+conformance::unseen_suite!(conformance::subject::CUDA);
+conformance::unseen_suite!(conformance::subject::CUDA_OF_FEW_SMS {
+    unseen_few_sms: flash3
+});
 conformance::scores_suite!(conformance::subject::CUDA_OF_FEW_SMS { scores: Flash3 });
 conformance::scores_suite!(conformance::subject::CUDA {
     scores_flash2: Flash2,

@@ -48,6 +48,15 @@ conformance::beyond_suite!(conformance::subject::EMULATED_UNSEEN {
     flash2: Flash2,
     flash3: Flash3
 });
+conformance::unseen_suite!(conformance::subject::EMULATED_UNSEEN {
+    unseen: flash3,
+    flash2,
+    standard,
+});
+conformance::unseen_suite!(conformance::subject::EMULATED_UNSEEN);
+conformance::unseen_suite!(conformance::subject::EMULATED_UNSEEN_SHORT {
+    unseen_short: flash3
+});
 conformance::scores_suite!(conformance::subject::EMULATED_HOPPER { scores: Flash3 });
 conformance::scores_suite!(conformance::subject::EMULATED {
     scores_flash2: Flash2,

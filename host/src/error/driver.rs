@@ -115,6 +115,9 @@ pub enum DriverError {
         /// Elements given.
         given: usize,
     },
+    /// A stream of another device, or of another context, was given for work on a buffer.
+    #[error("the stream is not one of the device on which the memory lies")]
+    StreamElsewhere,
     /// An earlier call on the queue was enqueued in part, and the queue could not be waited for then.
     #[error(
         "an earlier call on this queue was enqueued in part: the queue has to be synchronised first"

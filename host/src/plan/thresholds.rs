@@ -13,6 +13,9 @@ pub struct Thresholds {
     /// The most rows that a block of threads merges when no tile is left, two for each of its warps: more are merged faster by many small
     /// blocks, in a launch of their own.
     pub rows_merged_by_block: u64,
+    /// The most work, in steps of keys of all tiles, that the device divides into equal parts in flash2's kernel for few queries: it counts
+    /// in 32 bits. With more it would find parts that are too small, and more of them than there are blocks; so splits have equally many keys.
+    pub shared_work: u64,
     /// The most queries of which planning divides the keys by itself.
     pub split_queries: u64,
     /// The most packed rows of flash2's kernel for few queries: two tiles, which read the same keys one after the other.
@@ -59,6 +62,7 @@ impl Thresholds {
     pub const MEASURED: Thresholds = Thresholds {
         arrivals: super::workspace::MOST_ARRIVALS,
         rows_merged_by_block: 8,
+        shared_work: u32::MAX as u64,
         split_queries: 64,
         few_rows: 32,
         large_cache_bytes: 512 << 20,

@@ -97,6 +97,29 @@ fn copies_keep_every_bit_and_the_order_of_their_stream() {
     assert_eq!(empty.to_vec(&stream), Ok(Vec::new()));
 }
 
+/// Its work would not be waited for when the buffer's memory is freed.
+#[test]
+fn a_buffer_takes_no_stream_of_another_device() {
+    let _turn = turn();
+    let (device, other) = (gpu(0), gpu(1));
+    let cuda = device.as_cuda().unwrap();
+    let own = Stream::new(cuda).unwrap();
+    let foreign = Stream::new(other.as_cuda().unwrap()).unwrap();
+    let mut buffer = DeviceBuffer::from_slice(cuda, &[1i32, 2, 3], &own).unwrap();
+    let refused = Err(DriverError::StreamElsewhere);
+    let calls = calls_of(|| {
+        assert_eq!(buffer.zero(&foreign), refused);
+        assert_eq!(buffer.copy_from(&[4, 5, 6], &foreign), refused);
+        assert_eq!(buffer.fill_from(&[4], &foreign), refused);
+        assert_eq!(buffer.copy_to(&mut [0; 3], &foreign), refused);
+        assert_eq!(buffer.to_vec(&foreign), Err(DriverError::StreamElsewhere));
+    });
+    assert_eq!(calls, []);
+    assert_eq!(buffer.to_vec(&own), Ok(vec![1, 2, 3]));
+    buffer.zero(StreamRef::DEFAULT).unwrap();
+    assert_eq!(buffer.to_vec(&own), Ok(vec![0; 3]));
+}
+
 #[test]
 fn a_block_fills_a_buffer_of_any_length() {
     let _turn = turn();

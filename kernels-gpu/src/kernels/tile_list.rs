@@ -9,7 +9,9 @@
 //! A sequence's own tensor maps fence it: what lies behind its last row is read as 0 and never written, whoever's it is. The
 //! other kernels then need no test for it.
 //!
-//! Lengths that contradict each other so much that the list has no room give an empty list: nothing is computed then.
+//! Lengths are data of the caller's. Each sequence's are cut to what the tensors have (`attention/lengths.rs`). Where packed sequences do not
+//! follow one another, the list is empty and all rows are cleared, as if no sequence had any. So no row is of two sequences, which is what
+//! kernels count on that wait for each other: those that merge splits find each row's tile, and every tile that they wait for is listed.
 
 mod clear;
 mod scan;
@@ -17,7 +19,7 @@ mod scan;
 use clear::clear;
 use scan::{Scratch, before, count, find, sum};
 
-use super::lengths::{rows_k, rows_q, write_listed};
+use super::lengths::{entry, rows_k, rows_q, write_listed};
 use crate::attention::divide;
 use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Rows, Work};
@@ -48,14 +50,35 @@ pub unsafe fn tile_list<const MAPS: bool>(p: &TileListParams, maps: u64) {
     let block_idx = special::block_idx_x();
     // SAFETY: the caller's contract.
     unsafe {
+        let in_order = are_in_order(p);
         if block_idx == 0 {
-            list(p);
+            list(p, in_order);
             return;
         }
         if MAPS {
             make_maps(p, maps, block_idx - 1);
         }
-        clear(p, block_idx - 1);
+        clear(p, block_idx - 1, in_order);
+    }
+}
+
+/// Whether packed sequences follow one another: none ends before it begins. All threads of the block find it together.
+#[inline(always)]
+unsafe fn are_in_order(p: &TileListParams) -> bool {
+    let (of_q, of_k) = (p.lengths.cu_seqlens_q, p.lengths.cu_seqlens_k);
+    if of_q == 0 && of_k == 0 {
+        return true;
+    }
+    let (mut turned, mut at) = (0, special::thread_idx_x());
+    // SAFETY: all threads of the block come here; the sequences exist.
+    unsafe {
+        while at < p.shape.batch {
+            let is_turned = |vector| entry(vector, at, 0) > entry(vector, at + 1, 0);
+            turned += (is_turned(of_q) | is_turned(of_k)) as u32;
+            at += THREADS;
+        }
+        let (_, all) = sum(turned);
+        all == 0
     }
 }
 
@@ -93,9 +116,9 @@ fn n_tiles(p: &TileListParams, split_keys: u32, [q, k]: [Rows; 2]) -> u32 {
     }
 }
 
-/// Lists the tiles, and the query blocks.
+/// Lists the tiles, and the query blocks, of sequences that are in order.
 #[inline(always)]
-unsafe fn list(p: &TileListParams) {
+unsafe fn list(p: &TileListParams, in_order: bool) {
     // SAFETY: all threads of the block come here; the workspace is as the plan laid it out.
     unsafe {
         sort(p);
@@ -112,8 +135,13 @@ unsafe fn list(p: &TileListParams) {
             0
         };
         barrier::barrier_sync_all();
+        // Of sequences in order a plan has room for all.
         let room = tiles <= p.max_tiles && q_blocks <= p.max_q_blocks;
-        let (tiles, q_blocks) = if room { (tiles, q_blocks) } else { (0, 0) };
+        let (tiles, q_blocks) = if in_order && room {
+            (tiles, q_blocks)
+        } else {
+            (0, 0)
+        };
         if special::thread_idx_x() == 0 {
             global::st_global_u32(p.list.tiles, tiles);
             global::st_global_u32(p.list.tiles + 4, split_keys);

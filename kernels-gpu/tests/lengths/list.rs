@@ -66,6 +66,89 @@ fn splits(seqlen_k: i64, split_keys: u32) -> i64 {
     }
 }
 
+/// Whether no sequence of a side ends before it begins.
+fn follow_one_another(side: &Side) -> bool {
+    side.cu_seqlens.as_ref().is_none_or(|ends| ends.is_sorted())
+}
+
+/// How many tiles, and how many query blocks, the kernel lists, with room for so many, of 64 rows and in the backward pass of 128 and of 64.
+fn n_listed(q: &Side, k: &Side, backward: bool, room: [u32; 2]) -> [u32; 2] {
+    let variant = variants::by_name("tile_list_sm80").unwrap();
+    let batch = q.cu_seqlens.as_ref().unwrap().len() as u32 - 1;
+    let mut workspace = Workspace::new(batch, room[0], room[1], 0);
+    let mut params = listing(&workspace, batch, q, k, backward);
+    let mut memory = GlobalMemory::new();
+    params.lengths = lengths(&mut memory, q, k);
+    params.list.tiles = memory.scratch("tiles", workspace.tiles.slice());
+    params.list.q_blocks = memory.scratch("q_blocks", workspace.q_blocks.slice());
+    params.scratch = memory.scratch("scratch", workspace.scratch.slice());
+    launch(
+        &mut memory,
+        variant,
+        1,
+        Spec::PLAIN,
+        &Params::TileList(params),
+    );
+    drop(memory);
+    let n_q_blocks = match backward {
+        true => Workspace::list(&workspace.q_blocks).len(),
+        false => 0,
+    };
+    [Workspace::list(&workspace.tiles).len(), n_q_blocks].map(|n| n as u32)
+}
+
+/// Of one side alone, and of both: a list is empty then, whatever there is room for, and not a word is written behind its end.
+#[test]
+fn sequences_that_do_not_follow_one_another_have_no_tiles() {
+    let side = |ends: &[i32]| Side {
+        cu_seqlens: Some(ends.to_vec()),
+        rows: 700,
+        max: 700,
+        ..Side::default()
+    };
+    let good = side(&[0, 100, 100, 300, 500, 700]);
+    let wrong = [
+        side(&[0, 700, 0, 700, 0, 700]),
+        side(&[0, 100, 99, 300, 500, 700]),
+        side(&[i32::MAX, 0, 100, 300, 500, i32::MIN]),
+    ];
+    let room = [700u32.div_ceil(64) + 5; 2];
+    for backward in [false, true] {
+        assert_ne!(n_listed(&good, &good, backward, room)[0], 0);
+        for wrong in &wrong {
+            for (q, k) in [(wrong, &good), (&good, wrong), (wrong, wrong)] {
+                assert_eq!(n_listed(q, k, backward, room), [0, 0], "{q:?} {k:?}");
+            }
+        }
+    }
+}
+
+/// A plan makes room for all; with less there is no list.
+#[test]
+fn a_list_without_room_is_empty() {
+    let ends = Some(vec![0, 100, 100, 300, 500, 700]);
+    let side = Side {
+        cu_seqlens: ends,
+        rows: 700,
+        max: 700,
+        ..Side::default()
+    };
+    // Sequences of 100 and three of 200 rows.
+    let needed = [2 + 3 * 4, 0];
+    assert_eq!(n_listed(&side, &side, false, needed), needed);
+    assert_eq!(n_listed(&side, &side, false, [needed[0] - 1, 0]), [0, 0]);
+    let needed = [1 + 3 * 2, 2 + 3 * 4];
+    assert_eq!(n_listed(&side, &side, true, needed), needed);
+    assert_eq!(
+        n_listed(&side, &side, true, [needed[0] - 1, needed[1]]),
+        [0, 0]
+    );
+    assert_eq!(
+        n_listed(&side, &side, true, [needed[0], needed[1] - 1]),
+        [0, 0]
+    );
+}
+
 #[test]
 fn the_list_has_every_tile_of_every_sequence_the_longest_first() {
     let variant = variants::by_name("tile_list_sm80").unwrap();
@@ -125,9 +208,8 @@ fn the_list_has_every_tile_of_every_sequence_the_longest_first() {
             (true, 0) => 0,
             (true, _) => blocks(sequences[s].1.1, 128),
         };
-        let fits = (0..batch).map(tiles).sum::<i64>() <= i64::from(max_tiles)
-            && (!backward
-                || (0..batch).map(q_blocks).sum::<i64>() <= i64::from(workspace.max_q_blocks));
+        // Of sequences that follow one another there is room for all.
+        let fits = follow_one_another(&q) && follow_one_another(&k);
         assert!(fits || wild);
         let entry = |s: usize, block: i64| ListedTile {
             block: block as u32,

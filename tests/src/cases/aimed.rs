@@ -9,6 +9,7 @@ use super::lengths::{in_used_rows, of_their_own};
 use super::{Case, HALVES, MASKS, window, with_lse_gradients};
 use crate::buffer::{Arrangement, Repeats};
 use crate::inputs::Fill;
+use crate::lengths::{Lengths, Rows};
 
 /// Inputs whose entries a stride of 0 repeats: batch entries, rows, heads.
 pub fn repeated() -> Vec<Case> {
@@ -124,6 +125,54 @@ pub fn edges(algorithm: Algorithm, tiles: TileShape) -> Vec<Case> {
         cases.extend(own);
     }
     cases
+}
+
+/// More splits than lanes of a warp that merges them, each weighing far more or far less than that of 32 splits before. Sequences have few rows, or
+/// so many that a launch of its own merges them; in flash2 their keys also have lengths of their own.
+pub fn many_splits(algorithm: Algorithm) -> Vec<Case> {
+    let (head_dims, split_keys): (&[usize], usize) = match algorithm {
+        Algorithm::Flash3 => (&[64, 192], 128),
+        _ => (&[32, 128], 64),
+    };
+    let fills = [Fill::Falling, Fill::Rising];
+    let cases = head_dims.iter().zip(fills).enumerate();
+    let cases = cases.flat_map(|(at, (&head_dim, fill))| {
+        [1, 24].map(|seqlen_q| {
+            let seqlen_k = 33 * split_keys + 40;
+            let case = Case::new(HALVES[at], MASKS[at], head_dim, seqlen_q, seqlen_k);
+            Case {
+                fill,
+                split_kv: Some(split_keys),
+                ..case.heads(1, 1, 1)
+            }
+        })
+    });
+    let mut cases: Vec<Case> = cases.collect();
+    if algorithm == Algorithm::Flash2 {
+        let own = in_used_rows(cases[0]);
+        cases.push(own);
+    }
+    cases
+}
+
+/// More sequences than a warp has lanes, of which flash2's blocks for few queries find their share of the keys by themselves.
+pub fn many_sequences() -> Vec<Case> {
+    const USED: [usize; 70] = {
+        let mut used = [0; 70];
+        let mut at = 0;
+        while at < used.len() {
+            used[at] = [1, 0, 65, 130, 7, 300 - at][at * 5 % 6];
+            at += 1;
+        }
+        used
+    };
+    let lengths = Lengths {
+        n: USED.len(),
+        q: Rows::padded(1),
+        k: Rows::padded(300).used(&USED),
+    };
+    let case = Case::new(Dtype::Bf16, Mask::Full, 32, 0, 0).heads(1, 1, 1);
+    vec![case.of_rows(lengths)]
 }
 
 /// Several tiles and heads for each block of threads, on a device with one SM: every stage of shared memory is filled more than

@@ -6,7 +6,7 @@ use ferroflash::{Dtype, Mask, Problem, SplitKv};
 use super::pages::PagedCase;
 use super::{Case, HALVES, MASKS, window};
 use crate::buffer::ALIGNED;
-use crate::inputs::Values;
+use crate::inputs::{Fill, Values};
 use crate::lengths::{Lengths, Rows};
 
 /// A case whose values are in its keys, which lie in pages.
@@ -76,6 +76,23 @@ pub fn splits() -> Vec<LatentCase> {
             _ => long(seqlen_q),
         };
         nth(at, lengths, kinds[at % kinds.len()])
+    });
+    cases.collect()
+}
+
+/// Scores that rise and fall along many blocks of keys: a consumer's own block outgrows those before it, and so does the other's.
+pub fn outgrown() -> Vec<LatentCase> {
+    let fills = [Fill::Steps { keys: 64 }, Fill::Falling, Fill::Rising];
+    let lengths = Lengths {
+        n: 1,
+        q: Rows::padded(1),
+        k: Rows::padded(330),
+    };
+    let cases = fills.into_iter().enumerate().map(|(at, fill)| {
+        let mut latent = nth(at, lengths, SplitKv::Never);
+        latent.paged.case.fill = fill;
+        latent.paged.case.sizes.heads_q = 16;
+        latent
     });
     cases.collect()
 }

@@ -11,6 +11,7 @@ use ferroflash::{Dtype, Mask, Problem};
 use super::{Case, HALVES, MASKS, window};
 use crate::blocks::{Blocks, Each, Map};
 use crate::buffer::ALIGNED;
+use crate::dropout::Dropout;
 use crate::edits::{Edits, Sequence};
 use crate::inputs::{Fill, LseGradient, Values};
 use crate::lengths::{Lengths, Rows};
@@ -152,6 +153,18 @@ pub fn mapped() -> Vec<ScoreCase> {
         case
     });
     cases.collect()
+}
+
+/// Biases that have a gradient, where weights are dropped, and where a part of the gradient is seen by its first queries alone.
+pub fn gradients() -> Vec<ScoreCase> {
+    let of = |seqlen_q, seqlen_k| ScoreCase {
+        case: Case::new(Dtype::Bf16, Mask::Full, 32, seqlen_q, seqlen_k).heads(1, 1, 1),
+        rule: Rule::Bias(Of::Fast),
+    };
+    let (mut dropped, mut windowed) = (of(40, 50), of(128, 200));
+    dropped.case.dropout = Some(Dropout::nth(1));
+    windowed.case.mask = window(Some(20), None);
+    vec![dropped, windowed]
 }
 
 /// The same over so many keys that an SM has enough of them in one tile.

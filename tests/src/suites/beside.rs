@@ -165,6 +165,13 @@ macro_rules! latent_suite {
 
             $crate::set!(all, $subject, ALGORITHM, Sixth, Latent latent::all);
 
+            #[test]
+            fn outgrown() {
+                let cases = latent::outgrown();
+                let test = concat!(module_path!(), "::outgrown");
+                $crate::latent::check_all(&$subject, ALGORITHM, test, &cases);
+            }
+
             $crate::set!(lengths, $subject, ALGORITHM, Sixth, Latent latent::lengths);
 
             $crate::set!(splits, $subject, ALGORITHM, Sixth, Latent latent::splits);
@@ -194,6 +201,31 @@ macro_rules! beyond_suite {
             fn append() {
                 beyond::check_append(&$subject, path!("append"), &pages::beyond());
             }
+        }
+    };
+}
+
+/// Makes the tests of lengths and tables that are any numbers, for a subject on which nobody looks at them before the kernels do: a module of
+/// this name, of these sets of cases.
+#[macro_export]
+macro_rules! unseen_suite {
+    ($subject:path) => {
+        mod unseen_append {
+            #[test]
+            fn pages() {
+                $crate::unseen::append::check(&$subject, $crate::path!("pages"));
+            }
+        }
+    };
+    ($subject:path { $module:ident: $($test:ident),+ $(,)? }) => {
+        mod $module {
+            use $crate::cases::unseen;
+
+            $(#[test]
+            fn $test() {
+                let test = concat!(module_path!(), "::", stringify!($test));
+                $crate::unseen::check(&$subject, test, &unseen::$test());
+            })+
         }
     };
 }

@@ -26,6 +26,12 @@ macro_rules! scores_suite {
             $crate::set!(few, $subject, ALGORITHM, Sixth, Scores scores::few);
 
             #[test]
+            fn gradients() {
+                let cases = scores::gradients();
+                $crate::scores::check_all(&$subject, ALGORITHM, path!("gradients"), &cases);
+            }
+
+            #[test]
             fn random() {
                 let n = $subject.n_random.div_ceil(4) as usize;
                 let cases = scores::random(n, $crate::sample::seed());

@@ -10,8 +10,8 @@ use crate::{Compiler, Error, Request, compile};
 /// Grows when the form of the results changes, so that older ones are not taken for current.
 const FORM: u32 = 4;
 
-/// The folder of the kernel crate that device code never contains: its changes need no new PTX.
-const NOT_DEVICE_CODE: &str = "emu";
+/// The folders of the kernel crate that device code never contains: their changes need no new PTX.
+const NOT_DEVICE_CODE: [&str; 2] = ["emu", "expression"];
 
 /// A key that is the same as long as a new build would give the same text.
 pub fn key(request: &Request) -> Result<String, Error> {
@@ -41,15 +41,16 @@ pub fn compiler(compiler: &Compiler) -> String {
 pub fn device_sources(kernels: &Path) -> Result<Vec<PathBuf>, Error> {
     let source = kernels.join("src");
     let mut files = Vec::new();
-    collect(&source, &source.join(NOT_DEVICE_CODE), &mut files)?;
+    let skip = NOT_DEVICE_CODE.map(|folder| source.join(folder));
+    collect(&source, &skip, &mut files)?;
     files.sort();
     Ok(files)
 }
 
-fn collect(folder: &Path, skip: &Path, files: &mut Vec<PathBuf>) -> Result<(), Error> {
+fn collect(folder: &Path, skip: &[PathBuf], files: &mut Vec<PathBuf>) -> Result<(), Error> {
     for entry in std::fs::read_dir(folder).map_err(at(folder))? {
         let path = entry.map_err(at(folder))?.path();
-        if path == skip {
+        if skip.contains(&path) {
             continue;
         }
         if path.is_dir() {

@@ -294,6 +294,11 @@ impl CudaDevice {
         }
     }
 
+    /// Whether the device works in this context.
+    pub(super) fn is_of(&self, context: CUcontext) -> bool {
+        self.context.handle() == context
+    }
+
     /// Makes the device's context current in this thread, until the guard is dropped.
     pub(super) fn enter(&self) -> Result<Current, DriverError> {
         Current::enter(self.context.handle())

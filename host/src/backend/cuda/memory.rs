@@ -151,8 +151,8 @@ impl<T: Scalar> DeviceBuffer<T> {
     ) -> Result<(), DriverError> {
         self.same_length(from.len())?;
         let (device, stream) = (&self.memory.device, stream.into());
-        let on = stream.usable()?;
         let _current = device.enter()?;
+        let on = stream.usable_of(device)?;
         // SAFETY: both ranges have this length; `from` is borrowed until the copy has been waited for.
         unsafe {
             let from = from.as_ptr().cast::<c_void>();
@@ -172,8 +172,8 @@ impl<T: Scalar> DeviceBuffer<T> {
             return self.same_length(0);
         }
         let (device, stream) = (&self.memory.device, stream.into());
-        let on = stream.usable()?;
         let _current = device.enter()?;
+        let on = stream.usable_of(device)?;
         let mut firsts = (0..self.n_elems).step_by(block.len());
         let copied = firsts.try_for_each(|first| {
             let n_bytes = block.len().min(self.n_elems - first) * size_of::<T>();
@@ -195,8 +195,8 @@ impl<T: Scalar> DeviceBuffer<T> {
     ) -> Result<(), DriverError> {
         self.same_length(to.len())?;
         let (device, stream) = (&self.memory.device, stream.into());
-        let on = stream.usable()?;
         let _current = device.enter()?;
+        let on = stream.usable_of(device)?;
         // SAFETY: both ranges have this length; `to` is borrowed until the copy has been waited for; any bytes are
         // values of a `Scalar`.
         unsafe {
@@ -208,9 +208,11 @@ impl<T: Scalar> DeviceBuffer<T> {
 
     /// Makes every element zero, in the order of a stream; returns before it is done.
     pub fn zero<'a>(&mut self, stream: impl Into<StreamRef<'a>>) -> Result<(), DriverError> {
-        let stream = stream.into().usable()?;
-        let _current = self.memory.device.enter()?;
-        // SAFETY: the range is the buffer's own, borrowed exclusively; it is freed only when the device has been waited for.
+        let device = &self.memory.device;
+        let _current = device.enter()?;
+        let stream = stream.into().usable_of(device)?;
+        // SAFETY: the range is the buffer's own, borrowed exclusively; it is freed only when the device has been waited for, of which the stream
+        // is one.
         unsafe { extra::stream::fill(self.memory.address(), 0, self.n_bytes(), stream)? };
         Ok(())
     }

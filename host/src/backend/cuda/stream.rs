@@ -88,8 +88,7 @@ impl StreamRef<'_> {
     /// A stream by its handle: one that another library created.
     ///
     /// # Safety
-    /// The stream is alive for as long as the result is used. (Work on a stream of another device is refused by the
-    /// driver, not a danger.)
+    /// The stream is alive for as long as the result is used. (Work on a stream of another device is refused, not a danger.)
     pub unsafe fn from_raw(handle: CUstream) -> Self {
         StreamRef {
             handle,
@@ -114,6 +113,22 @@ impl StreamRef<'_> {
         match self.takes {
             Takes::Any => Ok(self.handle),
             Takes::Calls => Err(DriverError::QueueCaptured),
+        }
+    }
+
+    /// As [`StreamRef::usable`], where the stream is one of the device, whose context is current. Else its work would not be waited for when the
+    /// device is.
+    pub(super) fn usable_of(self, device: &CudaDevice) -> Result<CUstream, DriverError> {
+        let handle = self.usable()?;
+        // The default stream is that of the current context.
+        if handle.is_null() {
+            return Ok(handle);
+        }
+        // SAFETY: the stream is alive while it is borrowed.
+        let context = unsafe { extra::stream::context(handle) }?;
+        match device.is_of(context) {
+            true => Ok(handle),
+            false => Err(DriverError::StreamElsewhere),
         }
     }
 

@@ -46,6 +46,9 @@ pub enum Failure {
     /// An option that cannot be meant.
     #[error("{0}")]
     Option(String),
+    /// Results that are not what they should be.
+    #[error("{0}")]
+    Differs(String),
     /// An expression that is none, or not the one that is asked for.
     #[error(transparent)]
     Expression(#[from] ExpressionError),
@@ -77,6 +80,7 @@ impl Failure {
                 | ferroflash::Error::Driver(DriverError::KernelCache { .. }),
             ) => BAD_INPUT,
             Failure::Library(_) | Failure::NoGpu(_) | Failure::Ncu(_) => CANNOT_RUN,
+            Failure::Differs(_) => DIFFERS,
             _ => BAD_INPUT,
         })
     }

@@ -67,6 +67,19 @@ fn tiles(problem: &Problem, variant: &Variant) -> Result<u32, Reason> {
     grid("the query tiles of a sequence", &factors[..2])
 }
 
+/// Keys of a step: the device counts work in as many.
+const STEP_KEYS: u64 = 64;
+
+/// Sequences that a block counts at a time, each lane as many.
+const LANES: u64 = 32;
+
+/// The most work of all sequences, in steps of each of the tiles of a sequence.
+fn work(problem: &Problem, tiles: u64) -> u64 {
+    let steps = (problem.seqlen_k() as u64).div_ceil(STEP_KEYS);
+    let sequences = (problem.batch() as u64).next_multiple_of(LANES);
+    steps.saturating_mul(sequences).saturating_mul(tiles.max(1))
+}
+
 /// One launch, of a block for every split of every tile. Behind it, where keys are divided among more tiles than there is room to count, the
 /// one that merges their results.
 pub fn launches(
@@ -81,8 +94,8 @@ pub fn launches(
     // Only the last block of a tile merges its splits, when the others have ended: it may have twice as many rows.
     let blocks = u32::try_from(2 * tiles * batch).unwrap_or(u32::MAX);
     let mut split = split_kv::place(checked, device, split, blocks, workspace)?;
-    if split.tiles_merge == 0 {
-        // The kernel that merges does not know how the device divides.
+    // The kernel that merges does not know how the device divides.
+    if split.tiles_merge == 0 || work(problem, tiles) > device.thresholds.shared_work {
         split.parts = 0;
     }
     // Of shares there are as many as parts, and one more for each sequence, as none has keys of two.

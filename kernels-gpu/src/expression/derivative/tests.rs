@@ -131,6 +131,11 @@ fn at_a_kink_there_is_one_side() {
         assert_eq!(at(|s, at| at.constant(0.0).max(s), x), wanted);
         assert_eq!(at(|s, _| -((-s).min(0.0)), x), wanted);
     }
+    // What depends on the place alone is no constant, and stays in front.
+    for (x, wanted) in [(-2.0, 0.0), (0.0, 0.0), (3.0, 2.0)] {
+        assert_eq!(at(|s, at| at.q.to_f32().max(s * 2.0), x), wanted);
+        assert_eq!(at(|s, at| -at.q.to_f32().min(s * -2.0), x), wanted);
+    }
     assert_eq!(at(|s, _| s.min(s * 2.0), 0.0), 1.0);
     assert_eq!(at(|s, _| s.min(s * 2.0), -1.0), 2.0);
 }

@@ -1,4 +1,4 @@
-//! Rows of results that no sequence has: o and the gradients are 0 there, lse is −∞.
+//! Rows of results that no sequence has: o and the gradients are 0 there, lse is −∞. Of sequences that are not in order, that is all rows.
 
 use super::{ROWS, WARP_ROWS, rows};
 use crate::attention::divide;
@@ -11,7 +11,7 @@ use crate::tile::global::row_of_head;
 
 /// Clears results of the block's rows that no sequence has or, of k and v, that no query sees.
 #[inline(always)]
-pub(super) unsafe fn clear(p: &TileListParams, block_idx: u32) {
+pub(super) unsafe fn clear(p: &TileListParams, block_idx: u32, in_order: bool) {
     let (rows_q, rows_k) = (p.lengths.rows_q, p.lengths.rows_k);
     let (columns, columns_v) = (p.shape.head_dim, p.shape.head_dim_v);
     // A packed tensor is one batch entry.
@@ -35,7 +35,7 @@ pub(super) unsafe fn clear(p: &TileListParams, block_idx: u32) {
     let row = first + special::lane_idx() % WARP_ROWS;
     // SAFETY: rows exist where they are read or written; all lanes of a warp reach the shuffles.
     unsafe {
-        let unused = row < rows && !is_used(p, of_keys, batch_idx, row);
+        let unused = row < rows && !(in_order && is_used(p, of_keys, batch_idx, row));
         for i in 0..WARP_ROWS {
             if shuffle::shuffle_idx_u32(unused as u32, i) == 1 {
                 let row = first + i;

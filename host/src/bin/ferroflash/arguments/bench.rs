@@ -110,6 +110,10 @@ pub struct BenchArguments {
     /// Rounds, each in another order of the variants; the median of their medians counts.
     #[arg(long, default_value_t = 3)]
     pub rounds: usize,
+    /// Measures without holding the results to the processor's first, which takes it as long as it needs for each case. A time may then be that
+    /// of a wrong answer.
+    #[arg(long)]
+    pub unchecked: bool,
     /// Orders of the backward pass's sums.
     #[arg(long, value_delimiter = ',', default_value = "deterministic,fastest")]
     pub order: Vec<OrderName>,

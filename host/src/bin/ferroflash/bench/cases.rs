@@ -339,7 +339,6 @@ fn variants(arguments: &BenchArguments, device: &Device, pass: Pass) -> Vec<Vari
     let algorithms = match (asked.is_empty(), pass) {
         (false, _) => asked,
         (true, _) if !on_gpu => vec![AlgorithmName::Auto],
-        // The first is what the others' results are compared with.
         (true, Pass::Forward | Pass::Backward) if on_hopper => vec![
             AlgorithmName::Flash2,
             AlgorithmName::Flash3,

@@ -12,33 +12,39 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | [`pool`] | keys and values of all cases |
+//! | [`reference`] | what a call should give |
 //! | [`room`] | how much memory there is, how many views |
 //! | [`new_rows`] | appends |
 
 mod new_rows;
+mod pool;
+mod reference;
 mod room;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ferroflash::arguments::Argument;
-use ferroflash::backend::cuda::{CudaDevice, DeviceBuffer, Event, Graph};
+use ferroflash::backend::cuda::{DeviceBuffer, Event, Graph};
 use ferroflash::prepared::Layouts;
-use ferroflash::tensor::{DeviceSlice, DeviceSliceMut};
 use ferroflash::{
     Device, Inputs, Layout, Outputs, PreparedForward, Problem, Queue, Tensor, TensorMut,
 };
-use float8::F8E4M3;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
 use super::cases::Case;
 use super::gpu::{cuda, host_us};
+use super::host::Written;
 use super::subject::{self, Effort, Ready, Variant, median, n_calls, normal, warm_up};
 use crate::arguments::CacheLengths;
 use crate::failure::Failure;
 use crate::input::Bytes;
 use new_rows::NewRows;
-use room::{Room, view_elems};
+use pool::E4M3_FACTOR;
+use pool::open;
+pub use pool::{Pool, SharedPool};
+use room::view_elems;
 
 /// Milliseconds that a replay takes at least.
 const REPLAY_MS: f64 = 1.0;
@@ -49,97 +55,6 @@ const MAX_ROUNDS: usize = 64;
 const MIN_REPLAYS: usize = 3;
 /// The most.
 const MAX_REPLAYS: usize = 1000;
-
-/// Blocks of random values that are copied to the pool at once: the host need not hold as many as the GPU.
-const FILL_BLOCKS: usize = 16;
-
-/// Keys and values of all cases.
-pub struct Pool<T: Bytes> {
-    k: Elements<T>,
-    v: Elements<T>,
-    room: Room,
-}
-
-/// Keys or values.
-enum Elements<T: Bytes> {
-    Same(DeviceBuffer<T>),
-    E4m3(DeviceBuffer<F8E4M3>),
-}
-
-impl<T: Bytes> Elements<T> {
-    fn len(&self) -> usize {
-        match self {
-            Elements::Same(buffer) => buffer.len(),
-            Elements::E4m3(buffer) => buffer.len(),
-        }
-    }
-
-    fn slice(&self) -> DeviceSlice<'_> {
-        match self {
-            Elements::Same(buffer) => buffer.slice(),
-            Elements::E4m3(buffer) => buffer.slice(),
-        }
-    }
-
-    fn slice_mut(&mut self) -> DeviceSliceMut<'_> {
-        match self {
-            Elements::Same(buffer) => buffer.slice_mut(),
-            Elements::E4m3(buffer) => buffer.slice_mut(),
-        }
-    }
-}
-
-/// What normally distributed numbers are multiplied by to use most of the range of e4m3, and its inverse, the scale.
-const E4M3_FACTOR: f32 = 64.0;
-
-impl<T: Bytes> Pool<T> {
-    /// For the largest case that there is room for, and for as many views of smaller ones as they should have; random.
-    pub fn new(
-        device: &Arc<CudaDevice>,
-        cases: &[Case],
-        random: &mut SmallRng,
-    ) -> Result<Pool<T>, Failure> {
-        let room = Room::of(device.memory()?.free_bytes);
-        let fits = |case: &&Case| room.admit(&case.problem, case.layers).is_ok();
-        let elems =
-            |case: &Case| room.n_views(&case.problem, case.layers) * view_elems(&case.problem);
-        let n_elems = cases.iter().filter(fits).map(elems).max().unwrap_or(0) as usize;
-        let queue = Queue::new(device)?;
-        let in_8_bits = cases.iter().any(|case| case.problem.fp8_kv().is_some());
-        let mut filled = |n_elems: usize| -> Result<Elements<T>, Failure> {
-            let n_random = n_elems.min(FILL_BLOCKS * subject::BLOCK);
-            if in_8_bits {
-                let numbers: Vec<f32> = normal(n_random, random)?;
-                let numbers = numbers.iter().map(|x| F8E4M3::from_f32(x * E4M3_FACTOR));
-                let mut buffer = DeviceBuffer::new(device, n_elems)?;
-                buffer.fill_from(&numbers.collect::<Vec<_>>(), &queue)?;
-                return Ok(Elements::E4m3(buffer));
-            }
-            let mut buffer = DeviceBuffer::new(device, n_elems)?;
-            buffer.fill_from(&normal(n_random, random)?, &queue)?;
-            Ok(Elements::Same(buffer))
-        };
-        let has_values = cases.iter().any(|case| !case.problem.values_in_keys());
-        let n_values = if has_values { n_elems } else { 0 };
-        let (k, v) = (filled(n_elems)?, filled(n_values)?);
-        Ok(Pool { k, v, room })
-    }
-
-    /// How many views of a case it has.
-    fn n_views(&self, case: &Case) -> u64 {
-        let held = (self.k.len() as u64).checked_div(view_elems(&case.problem));
-        let wanted = self.room.n_views(&case.problem, case.layers);
-        wanted.min(held.unwrap_or(1)).max(1)
-    }
-}
-
-/// The pool of all cases, which appends write to.
-pub type SharedPool<T> = Arc<Mutex<Pool<T>>>;
-
-/// A case that failed half way has left the pool as good as it was.
-fn open<T: Bytes>(pool: &Mutex<Pool<T>>) -> MutexGuard<'_, Pool<T>> {
-    pool.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Rounds of all views that take long enough, where one takes this long.
 fn rounds(round_ms: f64) -> usize {
@@ -270,7 +185,7 @@ impl<T: Bytes> Tensors<T> {
     }
 
     /// What a call on the first view writes, by name.
-    pub fn results(&mut self, call: &Call) -> Result<Vec<(&'static str, Vec<T>)>, Failure> {
+    pub fn results(&mut self, call: &Call) -> Result<Written<T>, Failure> {
         // What another variant left is no result of this one.
         self.memory.o.zero(&self.queue)?;
         self.memory.enqueue(&mut self.queue, &call.prepared, 0)?;

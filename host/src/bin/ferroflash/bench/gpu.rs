@@ -15,6 +15,7 @@ use ferroflash::{
 };
 use rand::rngs::SmallRng;
 
+use super::host::{self, Written};
 use super::subject::{self, Effort, Ready, Variant, median, n_calls, normal, warm_up};
 use crate::expressions::{Given, Named};
 use crate::failure::Failure;
@@ -37,6 +38,8 @@ pub struct Tensors<T: Bytes> {
     flush: DeviceBuffer<f32>,
     lengths: ByArgument<Option<DeviceBuffer<i32>>>,
     given: Given,
+    /// The same two on the host.
+    on_host: (Lengths, Arc<Given>),
     q: DeviceBuffer<T>,
     k: DeviceBuffer<T>,
     v: DeviceBuffer<T>,
@@ -99,7 +102,8 @@ impl<T: Bytes> Tensors<T> {
             Ok(DeviceBuffer::from_slice(cuda, &numbers, &queue)?)
         };
         let (q, k, v, d_o) = (filled(n_q)?, filled(n_k)?, filled(n_v)?, filled(n_o)?);
-        let given = Given::new(named, &problem, random)?.on_device(cuda, &queue)?;
+        let given_on_host = Given::new(named, &problem, random)?;
+        let given = given_on_host.on_device(cuda, &queue)?;
         let sinks = match problem.has_sinks() {
             true => {
                 let sinks = normal::<f32>(problem.heads_q(), random)?;
@@ -114,6 +118,7 @@ impl<T: Bytes> Tensors<T> {
             flush: DeviceBuffer::new(cuda, FLUSH_ELEMS)?,
             lengths: of_device,
             given,
+            on_host: (lengths.clone(), Arc::new(given_on_host)),
             q,
             k,
             v,
@@ -159,8 +164,27 @@ impl<T: Bytes> Tensors<T> {
         })
     }
 
+    /// What a pass should give: as the processor works it out.
+    pub fn reference(&self, pass: Pass) -> Result<Written<T>, Failure> {
+        let all = |buffer: &DeviceBuffer<T>| buffer.to_vec(&self.queue);
+        let (lengths, given) = &self.on_host;
+        let numbers = host::Numbers {
+            lengths: lengths.clone(),
+            given: Arc::clone(given),
+            q: all(&self.q)?,
+            k: all(&self.k)?,
+            v: all(&self.v)?,
+            d_o: all(&self.d_o)?,
+            sinks: match &self.sinks {
+                Some([sinks, _]) => Some(sinks.to_vec(&self.queue)?),
+                None => None,
+            },
+        };
+        host::on_processor(self.problem, numbers, pass)
+    }
+
     /// What the pass writes, by name.
-    pub fn results(&mut self, call: &Call) -> Result<Vec<(&'static str, Vec<T>)>, Failure> {
+    pub fn results(&mut self, call: &Call) -> Result<Written<T>, Failure> {
         self.enqueue(call)?;
         let all = |buffer: &DeviceBuffer<T>| buffer.to_vec(&self.queue);
         Ok(match call {

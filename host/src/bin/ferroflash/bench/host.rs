@@ -1,10 +1,11 @@
 //! Tensors in the memory of the host, and passes that are called directly: the CPU, the emulator.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use ferroflash::{
-    Attention, Device, Gradients, Inputs, Order, OutputGradients, Outputs, Pass, Problem, Saved,
-    Tensor, TensorMut,
+    Attention, Backend, Device, Gradients, Inputs, Order, OutputGradients, Outputs, Pass, Problem,
+    Saved, Tensor, TensorMut,
 };
 use rand::rngs::SmallRng;
 
@@ -14,12 +15,26 @@ use crate::failure::Failure;
 use crate::input::Bytes;
 use crate::lengths::Lengths;
 
+/// What a pass writes, by name.
+pub type Written<T> = Vec<(&'static str, Vec<T>)>;
+
+/// What a pass over these numbers gives on the processor.
+pub fn on_processor<T: Bytes>(
+    problem: Problem,
+    numbers: Numbers<T>,
+    pass: Pass,
+) -> Result<Written<T>, Failure> {
+    let device = Device::cpu();
+    let attention = Attention::new(&device, problem)?;
+    Tensors::of(&device, problem, numbers)?.results(&attention, pass)
+}
+
 /// The tensors of one problem.
 pub struct Tensors<T> {
     device: Device,
     problem: Problem,
     lengths: Lengths,
-    given: Given,
+    given: Arc<Given>,
     q: Vec<T>,
     k: Vec<T>,
     v: Vec<T>,
@@ -33,6 +48,17 @@ pub struct Tensors<T> {
     sinks: Option<[Vec<f32>; 2]>,
 }
 
+/// The numbers of one problem, in the memory of the host.
+pub struct Numbers<T> {
+    pub lengths: Lengths,
+    pub given: Arc<Given>,
+    pub q: Vec<T>,
+    pub k: Vec<T>,
+    pub v: Vec<T>,
+    pub d_o: Vec<T>,
+    pub sinks: Option<Vec<f32>>,
+}
+
 impl<T: Bytes> Tensors<T> {
     /// Random inputs; o and lse as the forward pass gives them.
     pub fn new(
@@ -42,31 +68,56 @@ impl<T: Bytes> Tensors<T> {
         named: Named,
         random: &mut SmallRng,
     ) -> Result<Tensors<T>, Failure> {
-        let n_q = problem.shape_q().iter().product();
-        let n_k = problem.shape_k().iter().product();
-        let n_v = problem.shape_v().iter().product();
         let n_o = problem.shape_o().iter().product();
+        let numbers = Numbers {
+            lengths,
+            q: normal(problem.shape_q().iter().product(), random)?,
+            k: normal(problem.shape_k().iter().product(), random)?,
+            v: normal(problem.shape_v().iter().product(), random)?,
+            d_o: normal(n_o, random)?,
+            given: Arc::new(Given::new(named, &problem, random)?),
+            sinks: match problem.has_sinks() {
+                true => Some(normal(problem.heads_q(), random)?),
+                false => None,
+            },
+        };
+        Tensors::of(device, problem, numbers)
+    }
+
+    /// These inputs; o and lse as the forward pass gives them.
+    pub fn of(
+        device: &Device,
+        problem: Problem,
+        numbers: Numbers<T>,
+    ) -> Result<Tensors<T>, Failure> {
+        let Numbers {
+            lengths,
+            given,
+            q,
+            k,
+            v,
+            d_o,
+            sinks,
+        } = numbers;
         let mut tensors = Tensors {
             device: device.clone(),
             problem,
             lengths,
-            given: Given::default(),
-            q: normal(n_q, random)?,
-            k: normal(n_k, random)?,
-            v: normal(n_v, random)?,
-            o: zeros(n_o)?,
+            given,
+            o: zeros(d_o.len())?,
             lse: zeros(problem.shape_lse().iter().product())?,
-            d_o: normal(n_o, random)?,
-            d_q: zeros(n_q)?,
-            d_k: zeros(n_k)?,
-            d_v: zeros(n_v)?,
-            sinks: None,
+            d_q: zeros(q.len())?,
+            d_k: zeros(k.len())?,
+            d_v: zeros(v.len())?,
+            sinks: match sinks {
+                Some(sinks) => Some([sinks, zeros(problem.heads_q())?]),
+                None => None,
+            },
+            q,
+            k,
+            v,
+            d_o,
         };
-        tensors.given = Given::new(named, &problem, random)?;
-        if problem.has_sinks() {
-            let heads = problem.heads_q();
-            tensors.sinks = Some([normal(heads, random)?, zeros(heads)?]);
-        }
         let variant = Variant {
             pass: Pass::Forward,
             algorithm: None,
@@ -91,12 +142,25 @@ impl<T: Bytes> Tensors<T> {
         })
     }
 
+    /// What a pass should give: as the processor works it out. `None` where it is the device itself.
+    pub fn reference(&self, pass: Pass) -> Result<Option<Written<T>>, Failure> {
+        if self.device.backend() == Backend::Cpu {
+            return Ok(None);
+        }
+        let numbers = Numbers {
+            lengths: self.lengths.clone(),
+            given: Arc::clone(&self.given),
+            q: self.q.clone(),
+            k: self.k.clone(),
+            v: self.v.clone(),
+            d_o: self.d_o.clone(),
+            sinks: self.sinks.as_ref().map(|[sinks, _]| sinks.clone()),
+        };
+        on_processor(self.problem, numbers, pass).map(Some)
+    }
+
     /// What the pass writes, by name.
-    pub fn results(
-        &mut self,
-        attention: &Attention,
-        pass: Pass,
-    ) -> Result<Vec<(&'static str, Vec<T>)>, Failure> {
+    pub fn results(&mut self, attention: &Attention, pass: Pass) -> Result<Written<T>, Failure> {
         self.call(attention, pass)?;
         Ok(match pass {
             Pass::Backward => vec![

@@ -36,7 +36,7 @@ use rand::seq::SliceRandom;
 use crate::arguments::BenchArguments;
 use crate::compare::compare;
 use crate::expressions::Named;
-use crate::failure::Failure;
+use crate::failure::{DIFFERS, Failure};
 use crate::input::Bytes;
 use crate::lengths::Lengths;
 use crate::print::say;
@@ -54,20 +54,32 @@ pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
     let device = arguments.on.device()?;
     eprintln!("device: {device} ({})", device.why());
     let cases = cases::cases(arguments, &device)?;
-    match arguments.dtype.into() {
+    let n_wrong = match arguments.dtype.into() {
         Dtype::Bf16 => measure_all::<half::bf16>(&cases, &device, arguments)?,
         Dtype::F16 => measure_all::<half::f16>(&cases, &device, arguments)?,
         Dtype::F32 => measure_all::<f32>(&cases, &device, arguments)?,
-    }
+    };
     arguments.on.report_kernel_cache(&device);
-    Ok(ExitCode::SUCCESS)
+    Ok(exit_code(n_wrong))
 }
 
+/// What the command ends with, and says, when so many variants gave wrong results.
+fn exit_code(n_wrong: usize) -> ExitCode {
+    if n_wrong == 0 {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!(
+        "error: {n_wrong} variants gave wrong results and were not measured; their rows say which"
+    );
+    ExitCode::from(DIFFERS)
+}
+
+/// How many variants gave wrong results.
 fn measure_all<T: Bytes>(
     cases: &[Case],
     device: &Device,
     arguments: &BenchArguments,
-) -> Result<(), Failure> {
+) -> Result<usize, Failure> {
     let bar = ProgressBar::new(cases.len() as u64).with_style(style());
     let mut beside = Beside::new(arguments, device)?;
     if !arguments.json {
@@ -84,9 +96,11 @@ fn measure_all<T: Bytes>(
         }
         _ => None,
     };
+    let mut n_wrong = 0;
     for case in cases {
         bar.set_message(case.in_words());
         let rows = measure(case, device, arguments, pool.as_ref(), &mut random)?;
+        n_wrong += rows.iter().filter(|row| row.is_wrong()).count();
         bar.suspend(|| {
             for row in rows {
                 let line = match (&mut beside, arguments.json) {
@@ -101,7 +115,8 @@ fn measure_all<T: Bytes>(
         bar.inc(1);
     }
     bar.finish_and_clear();
-    beside.map_or(Ok(()), |beside| beside.write(arguments))
+    beside.map_or(Ok(()), |beside| beside.write(arguments))?;
+    Ok(n_wrong)
 }
 
 /// Milliseconds of one pass by the device's own clock, on random tensors of its memory; `None` where there is no GPU.
@@ -177,7 +192,9 @@ fn measure<T: Bytes>(
     for variant in &case.variants {
         ready.push(subject.prepare(variant));
     }
-    drop_wrong(&mut subject, case.problem.dtype(), &mut ready)?;
+    if !arguments.unchecked {
+        drop_wrong(&mut subject, case, &mut ready)?;
+    }
     let mut times = vec![Vec::new(); ready.len()];
     let effort = Effort {
         warm_up_ms: arguments.warm_up,
@@ -205,39 +222,66 @@ fn measure<T: Bytes>(
     Ok(rows)
 }
 
-/// Takes variants out of the measurement whose results differ from those of the first: no time counts for a wrong
-/// answer.
+/// Takes variants out of the measurement whose results are wrong: no time counts for a wrong answer.
 fn drop_wrong<T: Bytes>(
     subject: &mut Subject<T>,
-    dtype: Dtype,
+    case: &Case,
     ready: &mut [Result<Ready, Failure>],
 ) -> Result<(), Failure> {
-    let mut first: Option<Results> = None;
+    if ready.iter().all(Result::is_err) {
+        return Ok(());
+    }
+    let mut reference = Reference::new(subject.reference(case.pass)?);
     for variant in ready.iter_mut() {
         let Ok(call) = variant else { continue };
         let results = subject.results(call)?;
-        let Some(first) = &first else {
-            first = Some(results);
-            continue;
-        };
-        let comparisons = results
-            .iter()
-            .zip(first)
-            .map(|((name, values), (_, reference))| compare(name, dtype, values, reference));
-        // Both may be as far from the truth as is allowed, in opposite directions.
-        let wrong = comparisons
-            .into_iter()
-            .find(|comparison| 2.0 * comparison.allowed_rms < comparison.rms);
-        if let Some(wrong) = wrong {
-            *variant = Err(Failure::Option(format!(
-                "not measured: {} differs from the first variant's by {:.1e} (rms), allowed {:.1e}",
-                wrong.name,
-                wrong.rms,
-                2.0 * wrong.allowed_rms
-            )));
+        if let Err(wrong) = reference.judge(results, case.problem.dtype()) {
+            *variant = Err(wrong);
         }
     }
     Ok(())
+}
+
+/// What variants' results are held to.
+struct Reference {
+    /// In words.
+    whose: &'static str,
+    results: Option<Results>,
+}
+
+impl Reference {
+    /// The processor's results or, without them, those of the first variant that is judged.
+    fn new(of_processor: Option<Results>) -> Reference {
+        Reference {
+            whose: match of_processor {
+                Some(_) => "the processor's",
+                None => "the first variant's",
+            },
+            results: of_processor,
+        }
+    }
+
+    /// An error where these are others.
+    fn judge(&mut self, results: Results, dtype: Dtype) -> Result<(), Failure> {
+        let Some(reference) = &self.results else {
+            self.results = Some(results);
+            return Ok(());
+        };
+        let pairs = results.iter().zip(reference);
+        let mut comparisons =
+            pairs.map(|((name, values), (_, reference))| compare(name, dtype, values, reference));
+        // Both may be as far from the truth as is allowed, in opposite directions.
+        let wrong = comparisons.find(|comparison| 2.0 * comparison.allowed_rms < comparison.rms);
+        wrong.map_or(Ok(()), |wrong| {
+            Err(Failure::Differs(format!(
+                "not measured: {} differs from {} by {:.1e} (rms), allowed {:.1e}",
+                wrong.name,
+                self.whose,
+                wrong.rms,
+                2.0 * wrong.allowed_rms
+            )))
+        })
+    }
 }
 
 /// On a terminal only; hidden elsewhere.
@@ -245,3 +289,6 @@ fn style() -> ProgressStyle {
     ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} {elapsed}")
         .unwrap_or(ProgressStyle::default_bar())
 }
+
+#[cfg(test)]
+mod tests;

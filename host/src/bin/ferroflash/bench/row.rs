@@ -25,6 +25,7 @@ pub struct Row {
     decode: bool,
     layers: usize,
     cache_lengths: CacheLengths,
+    is_wrong: bool,
     outcome: Result<Measured, String>,
 }
 
@@ -63,7 +64,15 @@ impl Row {
     /// Of a variant that could not run.
     pub fn failed(case: &Case, variant: &Variant, device: &Device, failure: &Failure) -> Row {
         let why = failure.to_string().replace('\n', " ");
-        Row::new(case, variant, device, variant.algorithm, Err(why))
+        Row {
+            is_wrong: matches!(failure, Failure::Differs(_)),
+            ..Row::new(case, variant, device, variant.algorithm, Err(why))
+        }
+    }
+
+    /// Whether the variant gave wrong results.
+    pub fn is_wrong(&self) -> bool {
+        self.is_wrong
     }
 
     fn new(
@@ -84,6 +93,7 @@ impl Row {
             decode: case.decode,
             layers: case.layers,
             cache_lengths: case.cache_lengths,
+            is_wrong: false,
             outcome,
         }
     }

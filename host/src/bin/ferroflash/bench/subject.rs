@@ -6,6 +6,7 @@ use ferroflash::{Algorithm, Attention, Device, Order, Pass, Problem};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
+use super::host::Written;
 use super::{decode, gpu, host};
 use crate::expressions::Named;
 use crate::failure::Failure;
@@ -21,7 +22,7 @@ pub struct Effort {
     pub rep_ms: u64,
 }
 
-/// Elements of each result that are compared before anything is measured.
+/// The most elements of each result that are compared before anything is measured.
 const COMPARED: usize = 4 << 20;
 
 /// What is compared within a case.
@@ -105,7 +106,18 @@ impl<T: Bytes> Subject<T> {
         }
     }
 
-    /// What one call writes, by name, as f32; the first elements of it.
+    /// What a pass should give, as [`Subject::results`]: by the processor's own kernels, which are nobody's that is measured. `None` where the
+    /// processor is, and where nobody else knows what calls read.
+    pub fn reference(&self, pass: Pass) -> Result<Option<Results>, Failure> {
+        let written = match self {
+            Subject::Gpu(tensors) => Some(tensors.reference(pass)?),
+            Subject::Decode(tensors) => tensors.reference()?,
+            Subject::Host(tensors) => tensors.reference(pass)?,
+        };
+        Ok(written.map(compared))
+    }
+
+    /// What one call writes, by name, as f32; of very many elements some from everywhere.
     pub fn results(&mut self, ready: &mut Ready) -> Result<Results, Failure> {
         let results = match (self, &mut ready.call) {
             (Subject::Gpu(tensors), Call::Gpu(call)) => tensors.results(call)?,
@@ -115,14 +127,7 @@ impl<T: Bytes> Subject<T> {
             }
             _ => return Err(mixed()),
         };
-        let widen = |elements: Vec<T>| {
-            let compared = elements.iter().take(COMPARED);
-            compared.map(|element| element.to_f32()).collect()
-        };
-        let results = results.into_iter();
-        Ok(results
-            .map(|(name, elements)| (name, widen(elements)))
-            .collect())
+        Ok(compared(results))
     }
 
     /// Milliseconds of one call: the median of as many as fit into the round.
@@ -149,6 +154,20 @@ impl<T: Bytes> Subject<T> {
 
 /// What a call writes: names and values.
 pub type Results = Vec<(&'static str, Vec<f32>)>;
+
+/// What is compared of what a call writes: of very many elements one in so many, in every column, up to the last rows.
+fn compared<T: Bytes>(written: Written<T>) -> Results {
+    let of_result = |elements: Vec<T>| {
+        // An odd distance meets all columns.
+        let distance = elements.len().div_ceil(COMPARED) | 1;
+        let some = elements.iter().step_by(distance);
+        some.map(|element| element.to_f32()).collect()
+    };
+    let results = written.into_iter();
+    results
+        .map(|(name, elements)| (name, of_result(elements)))
+        .collect()
+}
 
 /// Tensors of one device and a call of another, which nobody makes.
 fn mixed() -> Failure {

@@ -116,18 +116,25 @@ impl Given {
         });
     }
 
-    /// The same with tensors in the memory of a GPU.
-    pub fn on_device(self, device: &Arc<CudaDevice>, queue: &Queue) -> Result<Given, Failure> {
+    /// A copy whose tensors lie in the memory of a GPU.
+    pub fn on_device(&self, device: &Arc<CudaDevice>, queue: &Queue) -> Result<Given, Failure> {
         let mut tensors = Vec::new();
-        for tensor in self.tensors {
-            let data = match tensor.data {
-                Data::F32(memory) => Data::F32(memory.on_device(device, queue)?),
-                Data::Bf16(memory) => Data::Bf16(memory.on_device(device, queue)?),
-                Data::I32(memory) => Data::I32(memory.on_device(device, queue)?),
-            };
-            tensors.push(Tensor { data, ..tensor });
+        for tensor in &self.tensors {
+            tensors.push(Tensor {
+                name: tensor.name,
+                data: match &tensor.data {
+                    Data::F32(memory) => Data::F32(memory.on_device(device, queue)?),
+                    Data::Bf16(memory) => Data::Bf16(memory.on_device(device, queue)?),
+                    Data::I32(memory) => Data::I32(memory.on_device(device, queue)?),
+                },
+                shape: tensor.shape.clone(),
+                strides: tensor.strides.clone(),
+            });
         }
-        Ok(Given { tensors, ..self })
+        Ok(Given {
+            params: self.params.clone(),
+            tensors,
+        })
     }
 
     /// The inputs with what the expressions read.
@@ -158,11 +165,14 @@ impl Tensor {
 }
 
 impl<T: Scalar> Memory<T> {
-    fn on_device(self, device: &Arc<CudaDevice>, queue: &Queue) -> Result<Memory<T>, Failure> {
-        Ok(match self {
-            Memory::Host(data) => Memory::Device(DeviceBuffer::from_slice(device, &data, queue)?),
-            on_device => on_device,
-        })
+    fn on_device(&self, device: &Arc<CudaDevice>, queue: &Queue) -> Result<Memory<T>, Failure> {
+        let buffer = match self {
+            Memory::Host(data) => DeviceBuffer::from_slice(device, data, queue)?,
+            Memory::Device(buffer) => {
+                DeviceBuffer::from_slice(device, &buffer.to_vec(queue)?, queue)?
+            }
+        };
+        Ok(Memory::Device(buffer))
     }
 
     fn vector(&self) -> Vector<'_> {

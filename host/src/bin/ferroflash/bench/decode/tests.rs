@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::mem::offset_of;
+use std::sync::Mutex;
 
 use ferroflash::backend::cuda::use_stand_ins;
 use ferroflash::{Dtype, Mask};
@@ -14,6 +15,7 @@ use ferroflash_kernels::variants::{self, Kind};
 use half::bf16;
 use rand::SeedableRng;
 
+use super::room::Room;
 use super::*;
 use crate::arguments::BenchArguments;
 use crate::bench::{cases, measure};
@@ -82,7 +84,8 @@ fn params_bytes(kernel: &str) -> Option<usize> {
 
 /// Measures on a driver that runs nothing: the JSON of each row, and the launches of each graph, as often as it was launched.
 fn measured(line: &str) -> (Vec<String>, Vec<Vec<Launch>>) {
-    let line = format!("--decode --backend cuda {line}");
+    // Nothing that this driver runs has right results.
+    let line = format!("--decode --backend cuda --unchecked {line}");
     let arguments = BenchArguments::parse(&line).unwrap();
     let device = arguments.on.device().unwrap();
     let cuda = device.as_cuda().unwrap();
@@ -203,6 +206,37 @@ fn each_call_of_a_graph_reads_another_view() {
     }
     lengths_of_the_device_are_read();
     expressions_are_measured_in_both_passes();
+    wrong_results_are_not_measured();
+}
+
+/// A driver that runs nothing leaves zeros in o: each variant is wrong, the first one too.
+fn wrong_results_are_not_measured() {
+    for line in [
+        "--decode --batch 1 --seqlen-k 1024",
+        "--decode --batch 1 --seqlen-k 1024 --page-size 64 --split-kv never",
+        "--hdims 64 --width 128 --seqs 64 --tokens 64 --causal 1 --passes fwd",
+    ] {
+        let line = format!("--backend cuda --algorithm flash2,flash3 --rep 0 --warm-up 0 {line}");
+        let arguments = BenchArguments::parse(&line).unwrap();
+        let device = arguments.on.device().unwrap();
+        let cases = cases::cases(&arguments, &device).unwrap();
+        let mut random = SmallRng::seed_from_u64(0);
+        let pool = arguments.decode.then(|| {
+            let pool = Pool::<bf16>::new(device.as_cuda().unwrap(), &cases, &mut random);
+            Arc::new(Mutex::new(pool.unwrap()))
+        });
+        let rows = measure::<bf16>(&cases[0], &device, &arguments, pool.as_ref(), &mut random);
+        let rows = rows.unwrap();
+        assert_eq!(rows.len(), 2, "{line}");
+        for row in rows {
+            assert!(row.is_wrong(), "{line}: {}", row.json());
+            assert!(
+                row.json().contains("differs from the processor's"),
+                "{}",
+                row.json()
+            );
+        }
+    }
 }
 
 /// Where lengths are asked for on the device, calls are given their address.
@@ -222,7 +256,7 @@ fn lengths_of_the_device_are_read() {
 fn expressions_are_measured_in_both_passes() {
     let sizes = "--hdims 128 --width 512 --seqs 256 --tokens 512 --causal 0 --order deterministic";
     let line = format!(
-        "--backend cuda {sizes} --rep 0 --warm-up 0 --rounds 1 --algorithm flash2,flash3 \
+        "--backend cuda --unchecked {sizes} --rep 0 --warm-up 0 --rounds 1 --algorithm flash2,flash3 \
          --score soft-cap-alibi --mask-expression document"
     );
     let arguments = BenchArguments::parse(&line).unwrap();

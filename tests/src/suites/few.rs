@@ -1,0 +1,39 @@
+//! The tests of flash2's kernel for few queries.
+
+/// Makes the tests of flash2's forward pass of few queries.
+#[macro_export]
+macro_rules! few_suite {
+    ($subject:path) => {
+        mod few {
+            use $crate::cases::{aimed, few};
+            use $crate::path;
+            use $crate::subject::Subject;
+            use $crate::suite::check_all;
+
+            const SUBJECT: Subject = $subject;
+            const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash2;
+
+            #[test]
+            fn many_splits() {
+                let cases = aimed::many_splits(ALGORITHM);
+                check_all(&SUBJECT, ALGORITHM, path!("many_splits"), cases);
+            }
+
+            #[test]
+            fn many_sequences() {
+                check_all(
+                    &SUBJECT,
+                    ALGORITHM,
+                    path!("many_sequences"),
+                    aimed::many_sequences(),
+                );
+            }
+
+            $crate::set!(all, SUBJECT, ALGORITHM, Strata, Plain few::all);
+
+            $crate::set!(lengths, SUBJECT, ALGORITHM, Sixth, Plain few::lengths);
+
+            $crate::set!(splits, SUBJECT, ALGORITHM, Sixth, Plain few::splits);
+        }
+    };
+}
