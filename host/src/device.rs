@@ -26,7 +26,7 @@ pub(crate) enum Kind {
     Cuda(Arc<CudaDevice>),
     Cpu,
     #[cfg(feature = "emulator")]
-    Emulated(EmulatorOptions),
+    Emulated(Box<EmulatorOptions>),
 }
 
 /// Why a device that was asked for by name is used.
@@ -115,7 +115,7 @@ impl Device {
     pub fn emulated(options: EmulatorOptions) -> Device {
         let info = Arc::new(options.device.clone());
         Device {
-            kind: Kind::Emulated(options),
+            kind: Kind::Emulated(Box::new(options)),
             info,
             why: ASKED.into(),
         }

@@ -64,7 +64,7 @@ pub(crate) fn compile_kernels<'py>(
             })?;
             py.detach(|| {
                 let compiler = KernelCompiler::new(folder, ptxas, of)?;
-                all(&calls, &Compiler::Ahead(Box::new(compiler), info))
+                all(&calls, &Compiler::Ahead(Box::new((compiler, info))))
             })
             .map_err(to_py)?
         }

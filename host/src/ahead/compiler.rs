@@ -11,7 +11,7 @@ use crate::plan::DeviceInfo;
 #[derive(Debug)]
 pub enum Compiler<'a> {
     /// `ptxas`, for a GPU with these limits that need not be here.
-    Ahead(Box<KernelCompiler>, DeviceInfo),
+    Ahead(Box<(KernelCompiler, DeviceInfo)>),
     /// A GPU that is here: kernels are loaded, as their first calls load them, and lie in its folder then, if it has one.
     Here(&'a CudaDevice),
 }
@@ -33,7 +33,7 @@ impl Compiler<'_> {
     /// The limits of the GPU that it compiles for.
     pub fn info(&self) -> &DeviceInfo {
         match self {
-            Compiler::Ahead(_, info) => info,
+            Compiler::Ahead(ahead) => &ahead.1,
             Compiler::Here(device) => device.info(),
         }
     }
@@ -46,8 +46,8 @@ impl Compiler<'_> {
             edit,
         } = kernel;
         let (registers, time, origin) = match self {
-            Compiler::Ahead(compiler, _) => {
-                let compiled = compiler.compile(variant, spec, edit)?;
+            Compiler::Ahead(ahead) => {
+                let compiled = ahead.0.compile(variant, spec, edit)?;
                 (compiled.registers, compiled.time, compiled.origin)
             }
             Compiler::Here(device) => {

@@ -4,7 +4,7 @@ use super::instructions::check_instructions;
 use super::source::{Source, has_word};
 
 /// The lines that a hand-written file may have.
-const FILE_LINES: usize = 400;
+const FILE_LINES: usize = 800;
 
 /// The lines that a function may have.
 const FUNCTION_LINES: usize = 100;

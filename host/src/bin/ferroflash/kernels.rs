@@ -84,7 +84,7 @@ fn ahead(
         ));
     };
     let compiler = KernelCompiler::new(folder, ptxas, info.compute_capability)?;
-    Ok(Compiler::Ahead(Box::new(compiler), info))
+    Ok(Compiler::Ahead(Box::new((compiler, info))))
 }
 
 /// The GPU that is here, with the folder.

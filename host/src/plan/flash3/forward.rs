@@ -1,6 +1,7 @@
 //! The launch of flash3's forward pass.
 
 use ferroflash_kernels::attention::mask::Work;
+use ferroflash_kernels::config::Footprint;
 use ferroflash_kernels::params::{Pages, Params, Schedule, TensorMap, TmaForwardParams};
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{TileShape, Variant};
@@ -81,20 +82,11 @@ pub fn launches(
         let (masked, lists) = masked.unwrap_or_default();
         launches.extend(lists);
         let keys_once = reads_keys_once(problem, variant, undivided);
-        let blocks = all.min(match keys_once {
-            // The memory is the bound, and two tiles of an SM are in each other's way.
-            true => device.n_sms.max(1),
-            false => schedule::resident_blocks(device, footprint),
-        });
+        let blocks = all.min(side_by_side(device, footprint, keys_once));
         let together = is_listed && (keys_once || problem.values_in_keys());
         let work = block_mask::query_work(problem, &masked);
-        let schedule = order(
-            checked,
-            device,
-            work,
-            [tiles as u32, heads, group_size],
-            together,
-        );
+        let of_heads = [tiles as u32, heads, group_size];
+        let schedule = order(checked, device, work, of_heads, together);
         let split = split_kv::place(checked, device, split, blocks, workspace)?;
         let list = list.unwrap_or_default();
         let [q, k, v, o] = maps;
@@ -124,6 +116,15 @@ pub fn launches(
         launches.extend(split_kv::combine(checked, split, list)?);
     }
     Ok(launches)
+}
+
+/// How many blocks of threads are resident at once. Where keys are read once the memory is the bound, and two tiles of an SM are in each
+/// other's way.
+fn side_by_side(device: &DeviceInfo, footprint: &Footprint, keys_once: bool) -> u32 {
+    match keys_once {
+        true => device.n_sms.max(1),
+        false => schedule::resident_blocks(device, footprint),
+    }
 }
 
 /// The order of the tiles: all heads of a listed tile together, or as many as the L2 cache has room for. Heads of a sequence have neighbouring
