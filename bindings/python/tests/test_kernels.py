@@ -66,9 +66,7 @@ def test_a_ptxas_that_fails_is_said(tmp_path):
     text = WELL.replace('print("ptxas info    : Used 96 registers", file=sys.stderr)', 'sys.exit("no memory")')
     broken = script(tmp_path / "ptxas", text)
     with pytest.raises(RuntimeError, match="no memory"):
-        ferroflash.compile_kernels(
-            "forward bf16 128", folder=tmp_path / "kernels", compute_capability=(9, 0), ptxas=broken
-        )
+        ferroflash.compile_kernels("forward bf16 128", folder=tmp_path / "kernels", compute_capability=(9, 0), ptxas=broken)
 
 
 def test_ptxas_is_found_on_path_and_in_packages(tmp_path, monkeypatch):

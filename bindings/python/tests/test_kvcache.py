@@ -282,3 +282,19 @@ def test_splits():
     q, k, v = (random(1, 4, 2, 8, grad=False) for _ in range(3))
     with pytest.raises(ValueError, match="num_splits is -1"):
         fa3.flash_attn_func(q, k, v, num_splits=-1)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_caches_may_interleave_and_new_rows_may_be_rows_of_them(device):
+    """One buffer of keys and values, as engines keep it; the new row is one that the cache has already."""
+    buffer = random(2, 40, 2, 3, 64, device=device, dtype=torch.bfloat16, grad=False)
+    apart = [buffer[:, :, i].clone() for i in range(2)]
+    k_cache, v_cache = buffer[:, :, 0], buffer[:, :, 1]
+    q = random(2, 1, 3, 64, device=device, dtype=torch.bfloat16, seed=1, grad=False)
+    lengths = integers(device, 30, 7)
+    new = [cache[:, 3:4].clone() for cache in apart]
+    wanted = fa2.flash_attn_with_kvcache(q, *apart, *new, cache_seqlens=lengths, causal=True)
+    given = fa2.flash_attn_with_kvcache(q, k_cache, v_cache, k_cache[:, 3:4], v_cache[:, 3:4], cache_seqlens=lengths, causal=True)
+    assert torch.equal(given, wanted)
+    assert all(torch.equal(cache, one) for cache, one in zip((k_cache, v_cache), apart, strict=True))
+    assert torch.equal(k_cache[0, 30], k_cache[0, 3])

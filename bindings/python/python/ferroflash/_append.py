@@ -136,6 +136,8 @@ def _append(given: Append) -> tuple[Tensor, Tensor]:
     planned = _append_plan(tuple(None if x is None else Form.of(x) for x in forms), interleaved, queries_at_first)
     tensors = [x for x in (k, v, k_cache, v_cache, q) if x is not None]
     readable = [reads and not x.data_ptr() & planned.misaligned for x, reads in zip(tensors, planned.reads, strict=True)]
+    if planned.ordinal is None and all(readable):
+        readable = _apart(tensors)
     if not all(readable):
         copies = [x if reads else _readable(x, planned) for x, reads in zip(tensors, readable, strict=True)]
         k, v, *caches = copies[:4]
@@ -156,6 +158,26 @@ def _append(given: Append) -> tuple[Tensor, Tensor]:
         if not cache.is_inference():
             torch.autograd.graph.increment_version(cache)
     return seqused, q_out
+
+
+def _apart(tensors: list[Tensor]) -> list[bool]:
+    """Which of k, v, k_cache, v_cache and q lie apart from the caches that are written: the others have to be copied, as memory of the host is
+    borrowed. Caches that interleave in one buffer, and new rows that are rows of a cache, share their memory."""
+    spans = [_span(x) for x in tensors]
+    meet = lambda one, other: one[0] < other[1] and other[0] < one[1]  # noqa: E731
+    caches = spans[2:4]
+    apart = [not any(meet(span, cache) for cache in caches) for span in spans]
+    # Of two caches one may stay where it is, if it meets no input.
+    apart[2], apart[3] = True, not meet(*caches)
+    return apart
+
+
+def _span(x: Tensor) -> tuple[int, int]:
+    """The addresses from the first element of a tensor to behind its last."""
+    if x.numel() == 0:
+        return (0, 0)
+    last = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
+    return x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size()
 
 
 def _rotate(x: Tensor, rotary: Rotary, positions: Tensor, cu_seqlens: Tensor | None) -> Tensor:
