@@ -58,7 +58,7 @@ pub struct Members {
 /// The place of a case: its set, its number in the set.
 type Place = (usize, usize);
 
-/// Of each set the numbers of the cases that run, ascending: one in [`ONE_IN`] of all; one of each set at least; one of each stratum, wherever
+/// Of each set the numbers of the cases that run, ascending: one in `ONE_IN` of all; one of each set at least; one of each stratum, wherever
 /// it is.
 pub fn draw(sets: &[Members], seed: u64) -> Vec<Vec<usize>> {
     let mut drawing = Drawing {

@@ -1,6 +1,6 @@
 //! Cubins in a folder: what one process has had compiled, later ones load.
 //!
-//! A file lies under the name of its variant, the digest of its text and of the compute capability that it is for, and what compiled it ([`source`]). It begins with a
+//! A file lies under the name of its variant, the digest of its text and of the compute capability that it is for, and what compiled it (`source`). It begins with a
 //! header: what it is, the format, the digest of all that (its key), and length and digest of the cubin behind it. A file that is not whole, or not of
 //! this key, is compiled anew and replaced; it is never loaded. Files are written under a temporary name and renamed, so that processes may share a folder.
 //!
