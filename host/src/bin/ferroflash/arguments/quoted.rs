@@ -83,7 +83,7 @@ fn own(line: &str) -> Option<Vec<String>> {
     is_own.then(|| words[at..].to_vec())
 }
 
-/// Whether it names a subcommand, or one of its options, and both are there.
+/// Whether it names a subcommand, or one of that one's options or subcommands, and both are there.
 fn is_name(words: &[String]) -> bool {
     let commands = Arguments::command();
     let Some(command) = commands.find_subcommand(&words[1]) else {
@@ -95,7 +95,10 @@ fn is_name(words: &[String]) -> bool {
     };
     match words {
         [_, _] => true,
-        [_, _, option] => option.starts_with("--") && has(option),
+        [_, _, word] => match word.starts_with("--") {
+            true => has(word),
+            false => command.find_subcommand(word).is_some(),
+        },
         _ => false,
     }
 }

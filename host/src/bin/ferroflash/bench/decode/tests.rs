@@ -8,8 +8,8 @@ use ferroflash::backend::cuda::use_stand_ins;
 use ferroflash::{Dtype, Mask};
 use ferroflash_driver::fake::{self, Call as DriverCall, Launch};
 use ferroflash_kernels::params::{
-    AppendParams, BackwardParams, ClearParams, CombineParams, ForwardParams, TmaBackwardParams,
-    TmaForwardParams,
+    AppendParams, BackwardParams, ClearParams, CombineParams, ForwardParams, TileListParams,
+    TmaBackwardParams, TmaForwardParams,
 };
 use ferroflash_kernels::variants::{self, Kind};
 use half::bf16;
@@ -78,6 +78,7 @@ fn params_bytes(kernel: &str) -> Option<usize> {
             Some(size_of::<BackwardParams>())
         }
         Kind::Clear => Some(size_of::<ClearParams>()),
+        Kind::TileList | Kind::TmaTileList => Some(size_of::<TileListParams>()),
         _ => None,
     }
 }
