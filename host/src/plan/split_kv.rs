@@ -9,7 +9,7 @@ use ferroflash_kernels::variants::{Kind, VARIANTS, Variant};
 use super::select::grid;
 use super::views::shape;
 use super::workspace::WorkspaceLayout;
-use super::{DeviceInfo, PlannedLaunch, Reason, block_mask, lengths};
+use super::{DeviceInfo, PlannedLaunch, Reason, Thresholds, block_mask, lengths};
 use crate::problem;
 use crate::validate::Checked;
 use time::Step;
@@ -78,6 +78,16 @@ fn fastest(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: u64
     (n > 1).then(|| (blocks.div_ceil(n) * block_k) as u32)
 }
 
+/// Whether tiles of a launch of so many blocks merge their splits themselves.
+pub fn tiles_merge(device: &DeviceInfo, split: SplitKv, blocks: u32) -> bool {
+    let Thresholds {
+        arrivals,
+        rows_merged_by_block,
+        ..
+    } = device.thresholds;
+    split.rows <= arrivals.min(rows_merged_by_block.saturating_mul(blocks.into()))
+}
+
 /// The same with a place in the workspace, for a launch of so many blocks.
 pub fn place(
     checked: &Checked,
@@ -91,12 +101,8 @@ pub fn place(
     }
     let (n, word) = (split.n.into(), size_of::<f32>() as u64);
     let columns = checked.problem().head_dim_v() as u64;
-    let thresholds = &device.thresholds;
-    let merged = thresholds
-        .rows_merged_by_block
-        .saturating_mul(blocks.into());
-    let arrivals = match split.rows <= merged {
-        true => workspace.place_arrivals("arrivals", split.rows, thresholds),
+    let arrivals = match tiles_merge(device, split, blocks) {
+        true => workspace.place_arrivals("arrivals", split.rows),
         false => None,
     };
     Ok(SplitKv {

@@ -185,9 +185,9 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Clears the counters of a workspace in the order of the stream, so before the first call that finds them there.
-    fn clear_counters(&self, workspace: &Workspace) -> Result<(), DriverError> {
-        let n_bytes = workspace.n_bytes().min(COUNTER_BYTES) as usize;
+    /// Clears so many bytes of a workspace's counters in the order of the stream, so before the first call that finds them there.
+    fn clear_counters(&self, workspace: &Workspace, n_bytes: u64) -> Result<(), DriverError> {
+        let n_bytes = workspace.n_bytes().min(n_bytes) as usize;
         let stream = self.lane.stream().as_raw();
         let _current = self.lane.device.enter()?;
         // SAFETY: the range is the workspace's, which is there until the queue's work is done.
@@ -198,7 +198,9 @@ impl Queue {
     /// Clears the counters of a lent workspace, if the call counts: its memory may have been somebody else's since the last call.
     fn clear_lent(&self, layout: &WorkspaceLayout) -> Result<(), DriverError> {
         match &self.workspace {
-            lent @ Workspace::Lent { .. } if layout.has_counter() => self.clear_counters(lent),
+            lent @ Workspace::Lent { .. } if layout.has_counter() => {
+                self.clear_counters(lent, layout.counter_bytes())
+            }
             Workspace::Lent { .. } | Workspace::Own(_) => Ok(()),
         }
     }
@@ -253,7 +255,7 @@ impl Queue {
             (_, Workspace::Own(None)) => {}
         }
         let own = Workspace::Own(Some(Arc::new(Memory::new(&self.lane.device, needed)?)));
-        self.clear_counters(&own)?;
+        self.clear_counters(&own, COUNTER_BYTES)?;
         self.workspace = own;
         Ok(())
     }
@@ -320,7 +322,7 @@ impl Queue {
     pub fn synchronize(&mut self) -> Result<(), DriverError> {
         match &self.state {
             State::Capturing(_) => return Err(DriverError::QueueCaptured),
-            State::Poisoned => self.clear_counters(&self.workspace)?,
+            State::Poisoned => self.clear_counters(&self.workspace, COUNTER_BYTES)?,
             State::Ready => {}
         }
         self.lane.synchronize()?;

@@ -1,7 +1,9 @@
 //! The launch of flash2's forward pass of few queries.
 
 use ferroflash_kernels::attention::divisor::Divisor;
-use ferroflash_kernels::params::{Descale, Divisors, ForwardParams, Params, Schedule, TileList};
+use ferroflash_kernels::params::{
+    Descale, Divisors, ForwardParams, Params, Schedule, SplitKv, TileList,
+};
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{TileShape, Variant};
 
@@ -93,9 +95,13 @@ pub fn launches(
     let split = split_kv::splits(checked, device, variant, tiles * batch);
     // Only the last block of a tile merges its splits, when the others have ended: it may have twice as many rows.
     let blocks = u32::try_from(2 * tiles * batch).unwrap_or(u32::MAX);
+    // What merges apart does not know how the device divides; and tiles of more rows than are counted fill it undivided.
+    let split = match split.parts > 0 && !split_kv::tiles_merge(device, split, blocks) {
+        true => SplitKv::default(),
+        false => split,
+    };
     let mut split = split_kv::place(checked, device, split, blocks, workspace)?;
-    // The kernel that merges does not know how the device divides.
-    if split.tiles_merge == 0 || work(problem, tiles) > device.thresholds.shared_work {
+    if work(problem, tiles) > device.thresholds.shared_work {
         split.parts = 0;
     }
     // Of shares there are as many as parts, and one more for each sequence, as none has keys of two.
