@@ -15,14 +15,14 @@ fn backward_causal() {
                         tiles 32 heads 32 heads_per_group 4, 2 shares of a KV head
               launch    backward_sm90a_bf16_d128 right_bound+shares grid 132 threads 384 shared 230848
                         tiles 32 heads 32 heads_per_group 4, 2 shares of a KV head
-              workspace 203506176 bytes
-                          lse_log2      at        33024, 1048576 bytes
-                          delta         at      1081600, 1048576 bytes
-                          d_q_accum     at      2130176, 134217728 bytes
-                          dq_semaphore  at    136347904, 16384 bytes
-                          tile_counters at    136364288, 8 bytes
-                          dkv_accum     at    136364544, 67108864 bytes
-                          dkv_semaphore at    203473408, 32768 bytes
+              workspace 203735552 bytes
+                          lse_log2      at       262400, 1048576 bytes
+                          delta         at      1310976, 1048576 bytes
+                          d_q_accum     at      2359552, 134217728 bytes
+                          dq_semaphore  at    136577280, 16384 bytes
+                          tile_counters at    136593664, 8 bytes
+                          dkv_accum     at    136593920, 67108864 bytes
+                          dkv_semaphore at    203702784, 32768 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
@@ -46,14 +46,14 @@ fn backward_in_shares() {
                         tiles 32 heads 32 heads_per_group 4, 16 shares of a KV head
               launch    backward_sm90a_bf16_d128 right_bound+shares grid 132 threads 384 shared 230848
                         tiles 32 heads 32 heads_per_group 4, 16 shares of a KV head
-              workspace 144757248 bytes
-                          lse_log2      at        33024, 1048576 bytes
-                          delta         at      1081600, 1048576 bytes
-                          d_q_accum     at      2130176, 134217728 bytes
-                          dq_semaphore  at    136347904, 16384 bytes
-                          tile_counters at    136364288, 8 bytes
-                          dkv_accum     at    136364544, 8388608 bytes
-                          dkv_semaphore at    144753152, 4096 bytes
+              workspace 144986624 bytes
+                          lse_log2      at       262400, 1048576 bytes
+                          delta         at      1310976, 1048576 bytes
+                          d_q_accum     at      2359552, 134217728 bytes
+                          dq_semaphore  at    136577280, 16384 bytes
+                          tile_counters at    136593664, 8 bytes
+                          dkv_accum     at    136593920, 8388608 bytes
+                          dkv_semaphore at    144982528, 4096 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
@@ -78,12 +78,12 @@ fn backward_in_shifted_order() {
                         tiles 32 heads 16 heads_per_group 4, shifted order
               launch    backward_sm90a_bf16_d96 plain grid 132 threads 384 shared 230848
                         tiles 32 heads 16 heads_per_group 4, shifted order
-              workspace 136364544 bytes
-                          lse_log2      at        33024, 1048576 bytes
-                          delta         at      1081600, 1048576 bytes
-                          d_q_accum     at      2130176, 134217728 bytes
-                          dq_semaphore  at    136347904, 16384 bytes
-                          tile_counters at    136364288, 8 bytes
+              workspace 136593920 bytes
+                          lse_log2      at       262400, 1048576 bytes
+                          delta         at      1310976, 1048576 bytes
+                          d_q_accum     at      2359552, 134217728 bytes
+                          dq_semaphore  at    136577280, 16384 bytes
+                          tile_counters at    136593664, 8 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
@@ -109,12 +109,12 @@ fn backward_of_flash1() {
                         tiles 32 heads 16 heads_per_group 1
               launch    backward_dq_sm80_bf16_d128 right_bound grid 4096 threads 256 shared 16384
                         tiles 32 heads 16 heads_per_group 1
-              workspace 136364544 bytes
-                          lse_log2      at        33024, 1048576 bytes
-                          delta         at      1081600, 1048576 bytes
-                          d_q_accum     at      2130176, 134217728 bytes
-                          dq_semaphore  at    136347904, 16384 bytes
-                          tile_counters at    136364288, 8 bytes
+              workspace 136593920 bytes
+                          lse_log2      at       262400, 1048576 bytes
+                          delta         at      1310976, 1048576 bytes
+                          d_q_accum     at      2359552, 134217728 bytes
+                          dq_semaphore  at    136577280, 16384 bytes
+                          tile_counters at    136593664, 8 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    could run; another was asked for by name
               candidate flash2    could run; another was asked for by name
@@ -154,13 +154,13 @@ fn f32_with_the_gradient_of_a_bias() {
                     tiles 5 heads 8 heads_per_group 8
           launch    standard_delta_sm80_f32 plain grid 600 threads 128 shared 0
           launch    tensor_gradient_sm80_f32 full_precision grid 36 threads 256 shared 49152
-          workspace 719360 bytes
-                      lse_log2      at        33024, 10240 bytes
-                      delta         at        43264, 10240 bytes
-                      d_q_accum     at        53504, 655360 bytes
-                      dq_semaphore  at       708864, 320 bytes
-                      tile_counters at       709376, 8 bytes
-                      tensor_delta  at       709632, 9600 bytes
+          workspace 948736 bytes
+                      lse_log2      at       262400, 10240 bytes
+                      delta         at       272640, 10240 bytes
+                      d_q_accum     at       282880, 655360 bytes
+                      dq_semaphore  at       938240, 320 bytes
+                      tile_counters at       938752, 8 bytes
+                      tensor_delta  at       939008, 9600 bytes
           standard attention would need 5836800 bytes
           candidate flash3    cannot run: no kernel of it takes f32
           candidate flash2    chosen

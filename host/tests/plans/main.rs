@@ -178,12 +178,12 @@ fn backward_of_flash2() {
                         tiles 32 heads 16 heads_per_group 4
               launch    backward_dq_sm80_bf16_d128 right_bound grid 4096 threads 256 shared 16384
                         tiles 32 heads 16 heads_per_group 4
-              workspace 136364544 bytes
-                          lse_log2      at        33024, 1048576 bytes
-                          delta         at      1081600, 1048576 bytes
-                          d_q_accum     at      2130176, 134217728 bytes
-                          dq_semaphore  at    136347904, 16384 bytes
-                          tile_counters at    136364288, 8 bytes
+              workspace 136593920 bytes
+                          lse_log2      at       262400, 1048576 bytes
+                          delta         at      1310976, 1048576 bytes
+                          d_q_accum     at      2359552, 134217728 bytes
+                          dq_semaphore  at    136577280, 16384 bytes
+                          tile_counters at    136593664, 8 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    could run; another was asked for by name
               candidate flash2    chosen
@@ -207,12 +207,12 @@ fn backward_above_head_dim_128() {
                         tiles 64 heads 16 heads_per_group 2
               launch    backward_sm90a_bf16_d192 right_bound grid 132 threads 384 shared 181696
                         tiles 64 heads 16 heads_per_group 2
-              workspace 203473408 bytes
-                          lse_log2      at        33024, 1048576 bytes
-                          delta         at      1081600, 1048576 bytes
-                          d_q_accum     at      2130176, 201326592 bytes
-                          dq_semaphore  at    203456768, 16384 bytes
-                          tile_counters at    203473152, 8 bytes
+              workspace 203702784 bytes
+                          lse_log2      at       262400, 1048576 bytes
+                          delta         at      1310976, 1048576 bytes
+                          d_q_accum     at      2359552, 201326592 bytes
+                          dq_semaphore  at    203686144, 16384 bytes
+                          tile_counters at    203702528, 8 bytes
               standard attention would need 6442450944 bytes
               candidate flash3    chosen
               candidate flash2    could run; a faster one can too
@@ -240,8 +240,8 @@ fn standard_forward_with_weights() {
               launch    standard_scores_sm80_f16 plain grid 6 threads 256 shared 49152
               launch    standard_softmax_sm80_f16 plain grid 99 threads 128 shared 0
               launch    standard_output_sm80_f16 plain grid 6 threads 256 shared 49152
-              workspace 157952 bytes
-                          scores        at        33024, 124800 bytes
+              workspace 387328 bytes
+                          scores        at       262400, 124800 bytes
               standard attention would need 187200 bytes
               candidate flash3    cannot run: it never holds the weights, which were asked for
               candidate flash2    cannot run: it never holds the weights, which were asked for
@@ -275,11 +275,11 @@ fn standard_backward() {
               launch    standard_d_scores_sm80_f16 plain grid 198 threads 128 shared 0
               launch    standard_d_q_sm80_f16 plain grid 12 threads 256 shared 49152
               launch    standard_d_k_sm80_f16 plain grid 3 threads 256 shared 49152
-              workspace 414208 bytes
-                          scores        at        33024, 249600 bytes
-                          weights       at       282624, 124800 bytes
-                          lse           at       407552, 3120 bytes
-                          delta         at       410880, 3120 bytes
+              workspace 643584 bytes
+                          scores        at       262400, 249600 bytes
+                          weights       at       512000, 124800 bytes
+                          lse           at       636928, 3120 bytes
+                          delta         at       640256, 3120 bytes
               standard attention would need 374400 bytes
               candidate flash3    could run; another was asked for by name
               candidate flash2    could run; another was asked for by name

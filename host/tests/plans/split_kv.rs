@@ -23,10 +23,10 @@ fn a_query_over_many_keys() {
               problem   bf16 q [2, 1, 32, 128] k [2, 65536, 8, 128] causal scale 0.088388346 Deterministic
               launch    forward_sm80_bf16_d128_compact split_kv grid 272 threads 128 shared 98304
                         tiles 1 heads 16 heads_per_group 8, 17 splits of 4032 keys, 4 heads of q share a tile
-              workspace 594432 bytes
+              workspace 823808 bytes
                           arrivals      at          256, 256 bytes
-                          split_o       at        33024, 557056 bytes
-                          split_lse     at       590080, 4352 bytes
+                          split_o       at       262400, 557056 bytes
+                          split_lse     at       819456, 4352 bytes
               standard attention would need 25165824 bytes
               candidate flash2    chosen, with compact tiles; with default tiles: it does not divide the keys of a sequence, as split_kv asks
               candidate flash3    could run; a faster one can too
@@ -87,10 +87,10 @@ fn few_queries_in_pages() {
               problem   bf16 q [2, 1, 32, 128] k [2000, 16, 8, 128] causal scale 0.088388346 Deterministic
               launch    forward_sm80_bf16_d128_compact lengths+split_kv+pages grid 280 threads 128 shared 98304
                         tiles 1 heads 16 heads_per_group 8, 16 splits of 512 keys, 4 heads of q share a tile
-              workspace 561408 bytes
+              workspace 790784 bytes
                           arrivals      at          256, 256 bytes
-                          split_o       at        33024, 524288 bytes
-                          split_lse     at       557312, 4096 bytes
+                          split_o       at       262400, 524288 bytes
+                          split_lse     at       786688, 4096 bytes
               standard attention would need 3145728 bytes
               candidate flash2    chosen
               candidate flash3    could run; a faster one can too

@@ -57,7 +57,8 @@ def _program(ptxas: Ptxas) -> str | None:
         return os.fspath(ptxas)
     # A name alone is looked up on PATH.
     found = _native.find_ptxas(["ptxas", "/usr/local/cuda/bin/ptxas"])
-    return found or _native.find_ptxas(_of_packages())
+    found = found or _native.find_ptxas(_of_packages())
+    return found and os.fspath(found)
 
 
 def _of_packages() -> list[str]:
