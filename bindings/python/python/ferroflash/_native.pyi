@@ -1,6 +1,7 @@
 """The native module: attention on addresses, and DLPack."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Generic, TypedDict, TypeVar, overload
 
 from typing_extensions import Self
@@ -29,7 +30,7 @@ def dropout_mask(shape: Sequence[int], dropout_p: float, seed: int, offset: int)
     """Which weights are kept with this probability that one is dropped, this seed and this offset: bool, of this shape, `[batch, heads_q, seqlen_q,
     seqlen_k]`. What masks hide counts, too; of packed sequences each has the first rows and columns of its entry."""
 
-def find_ptxas(programs: Sequence[str]) -> os.PathLike[str] | None:
+def find_ptxas(programs: Sequence[str]) -> Path | None:
     """The first of these programs that says of which release of CUDA it is."""
 
 def keep_kernels_in(folder: str, ptxas: str | None = None) -> None:
