@@ -19,6 +19,7 @@ macro_rules! thresholds_suite {
                 $crate::set!(pages_flash2, $apart, Flash2, Sixth, Pages pages::all);
                 $crate::set!(pages_flash3, $apart, Flash3, Sixth, Pages pages::all);
                 $crate::set!(paged_splits, $apart, Flash3, Sixth, Pages pages::splits);
+                $crate::set!(paged_splits_flash2, $apart, Flash2, Sixth, Pages pages::splits);
                 $crate::set!(fp8_all, $apart, Flash2, Sixth, Fp8 fp8::all);
                 $crate::set!(fp8_splits, $apart, Flash2, Sixth, Fp8 fp8::splits);
                 $crate::set!(latent_splits, $apart, Flash3, Sixth, Latent latent::splits);
