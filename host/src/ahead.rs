@@ -18,17 +18,16 @@ mod sizes;
 mod words;
 
 use std::fmt;
-use std::num::NonZero;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use ferroflash_kernels::expression::Kept;
 use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Variant;
+use rayon::prelude::*;
 
 pub use compiler::{Compiler, ReadyKernel};
 pub use words::{CallKind, WordError};
 
+use crate::backend::cpu::pool;
 use crate::error::Error;
 use crate::plan::{Backend, DeviceInfo, PlannedLaunch, SpecialisedKernel, plan};
 use crate::prepared::Layouts;
@@ -123,32 +122,12 @@ impl CallKind {
     }
 }
 
-/// Does something to each kernel, on as many threads as the machine has cores, and gives the results in the order of the kernels.
+/// Does something to each kernel, on all cores, and gives the results in the order of the kernels.
 pub fn on_threads<T: Send>(
     kernels: &[AheadKernel],
-    each: impl Fn(&AheadKernel) -> T + Sync,
+    each: impl Fn(&AheadKernel) -> T + Sync + Send,
 ) -> Vec<T> {
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::with_capacity(kernels.len()));
-    let n_threads = std::thread::available_parallelism().map_or(1, NonZero::get);
-    std::thread::scope(|scope| {
-        for _ in 0..n_threads.min(kernels.len()) {
-            scope.spawn(|| {
-                loop {
-                    let nth = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(kernel) = kernels.get(nth) else {
-                        break;
-                    };
-                    let result = each(kernel);
-                    let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
-                    done.push((nth, result));
-                }
-            });
-        }
-    });
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.sort_by_key(|&(nth, _)| nth);
-    done.into_iter().map(|(_, result)| result).collect()
+    pool::install(|| kernels.par_iter().map(each).collect())
 }
 
 #[cfg(test)]

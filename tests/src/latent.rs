@@ -3,7 +3,7 @@
 use ferroflash::{Algorithm, Backend, Device, Dtype, Element, Inputs, SplitKv};
 use half::{bf16, f16};
 
-use crate::beside::{check_cases, check_numbers, check_one_in};
+use crate::beside::{check_cases, check_numbers};
 use crate::buffer::{Buffer, Number};
 use crate::cases::Case;
 use crate::cases::latent::{COLUMNS, LatentCase};
@@ -13,20 +13,7 @@ use crate::pages::{Runs, output, pool};
 use crate::subject::Subject;
 use crate::trial::{Refusal, vectors};
 
-/// Of cases that no [set](crate::sets) has, the emulator runs one in so many.
-const ONE_IN: usize = 3;
-
-/// Puts the subject through cases that no set has; panics with every failure.
-pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[LatentCase]) {
-    if subject.cannot_run(algorithm) {
-        return;
-    }
-    check_one_in(ONE_IN, subject, test, cases, |case| {
-        check_case(subject, algorithm, case)
-    });
-}
-
-/// The same of a set that runs as a whole.
+/// Puts the subject through a set as a whole; panics with every failure.
 pub fn check_all(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[LatentCase]) {
     if subject.cannot_run(algorithm) {
         return;

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 
-use ferroflash::{Algorithm, Backend, Device, Order, Pass, Problem};
+use ferroflash::error::ProblemError;
+use ferroflash::{Algorithm, Backend, Order, Pass, Problem};
 
 use crate::cases::Case;
 use crate::cases::fp8::Fp8Case;
@@ -141,149 +142,110 @@ impl Set {
         let (info, backend, place) = (device.info(), device.backend(), device.place());
         let asked = Some(self.algorithm);
         let mut met = BTreeSet::new();
-        for (case, problem) in self.problems() {
-            let fastest = problem.to_builder().order(Order::Fastest).build();
-            // All that runs, whatever tiles the subject is there for.
-            let calls = match self.cases {
-                Cases::Plain(_) | Cases::Scores(_) => vec![
-                    (Pass::Forward, Ok(problem)),
-                    (Pass::Backward, Ok(problem)),
-                    (Pass::Backward, fastest),
-                ],
-                _ => vec![(Pass::Forward, Ok(problem))],
-            };
-            for (pass, problem) in calls {
-                let Ok(problem) = problem else { continue };
-                let call = (&problem, Given::of_case(&case));
-                let plan = ways::planned(info, backend, place, asked, pass, call);
+        for Entry { case, problems, .. } in self.entries() {
+            let given = Given::of_case(&case);
+            let mut meet = |pass, problem: &Problem| {
+                let plan = ways::planned(info, backend, place, asked, pass, (problem, given));
                 met.extend(plan.iter().flat_map(ways::ways));
+            };
+            // All that runs, whatever tiles the subject is there for.
+            for problem in problems.into_iter().flatten() {
+                meet(Pass::Forward, &problem);
+                if !self.has_backward() {
+                    continue;
+                }
+                meet(Pass::Backward, &problem);
+                if let Ok(fastest) = problem.to_builder().order(Order::Fastest).build() {
+                    meet(Pass::Backward, &fastest);
+                }
             }
         }
         met
     }
 
-    /// The problems of its cases, of those that are any.
-    fn problems(&self) -> Vec<(Case, Problem)> {
-        let all: Vec<(Case, Option<Problem>)> = match self.cases {
-            Cases::Plain(cases) => cases().iter().map(|c| (*c, c.problem().ok())).collect(),
-            Cases::Pages(cases) => {
-                let of = |c: &PagedCase| (c.case, c.problem().ok());
-                cases().iter().map(of).collect()
-            }
+    /// Its cases, as plans are made of them.
+    fn entries(&self) -> Vec<Entry> {
+        fn of<C>(cases: Vec<C>, entry: impl Fn(&C) -> Entry) -> Vec<Entry> {
+            cases.iter().map(entry).collect()
+        }
+        match self.cases {
+            Cases::Plain(cases) => of(cases(), |c| Entry::new(c, [c.problem()])),
+            Cases::Pages(cases) => of(cases(), |c| Entry::new(&c.case, [c.problem()])),
+            Cases::PagedScores(cases) => of(cases(), |c| Entry::new(&c.paged.case, [c.problem()])),
+            Cases::Fp8(cases) => of(cases(), |c| Entry::new(&c.paged.case, [c.problem()])),
             // Each runs with its keys side by side, too.
-            Cases::Latent(cases) => {
-                let of = |c: &LatentCase| {
-                    [c.problem_in_pages(), c.problem()].map(|p| (c.paged.case, p.ok()))
-                };
-                cases().iter().flat_map(of).collect()
-            }
-            Cases::Fp8(cases) => {
-                let of = |c: &Fp8Case| (c.paged.case, c.problem().ok());
-                cases().iter().map(of).collect()
-            }
-            Cases::Scores(cases) => {
-                let of = |c: &ScoreCase| (c.case, c.problem().ok());
-                cases().iter().map(of).collect()
-            }
-            Cases::PagedScores(cases) => {
-                let of = |c: &PagedScoreCase| (c.paged.case, c.problem().ok());
-                cases().iter().map(of).collect()
-            }
-        };
-        let problems = all.into_iter();
-        problems
-            .filter_map(|(case, problem)| Some((case, problem?)))
-            .collect()
+            Cases::Latent(cases) => of(cases(), |c| {
+                Entry::new(&c.paged.case, [c.problem_in_pages(), c.problem()])
+            }),
+            Cases::Scores(cases) => of(cases(), |c| Entry {
+                rule: Some(format!("rule {:?}", c.rule)),
+                ..Entry::new(&c.case, [c.problem()])
+            }),
+        }
     }
 
-    /// What a sample knows of its cases.
+    /// Whether the backward pass is run of its cases, too.
+    fn has_backward(&self) -> bool {
+        matches!(self.cases, Cases::Plain(_) | Cases::Scores(_))
+    }
+
+    /// What a sample knows of its cases: where no kernel runs, that this set has such a case.
     fn members(&self) -> Vec<Member> {
         let Ok(device) = (self.subject.open)(0) else {
             return Vec::new();
         };
-        match self.cases {
-            Cases::Plain(cases) => cases()
-                .iter()
-                .map(|case| self.member(&device, case, case.problem().ok()))
-                .collect(),
-            Cases::Pages(cases) => cases()
-                .iter()
-                .map(|paged| self.member(&device, &paged.case, paged.problem().ok()))
-                .collect(),
-            Cases::Latent(cases) => cases()
-                .iter()
-                .map(|latent| {
-                    let problem = latent.problem_in_pages().ok();
-                    self.member(&device, &latent.paged.case, problem)
-                })
-                .collect(),
-            Cases::Fp8(cases) => cases()
-                .iter()
-                .map(|fp8| self.member(&device, &fp8.paged.case, fp8.problem().ok()))
-                .collect(),
-            Cases::Scores(cases) => cases()
-                .iter()
-                .map(|scores| {
-                    let member = self.member(&device, &scores.case, scores.problem().ok());
-                    Member {
-                        rule: Some(format!("rule {:?}", scores.rule)),
-                        ..member
-                    }
-                })
-                .collect(),
-            Cases::PagedScores(cases) => cases()
-                .iter()
-                .map(|scores| {
-                    let problem = scores.problem().ok();
-                    self.member(&device, &scores.paged.case, problem)
-                })
-                .collect(),
-        }
-    }
-
-    /// What a sample knows of a case: where no kernel runs, that this set has such a case.
-    fn member(&self, device: &Device, case: &Case, problem: Option<Problem>) -> Member {
-        let passes = match self.cases {
-            // Of these the forward pass alone is run.
-            Cases::Pages(_) | Cases::PagedScores(_) | Cases::Latent(_) | Cases::Fp8(_) => {
-                &[Pass::Forward]
-            }
-            Cases::Plain(_) | Cases::Scores(_) => self.subject.passes(),
+        let passes = match self.has_backward() {
+            true => self.subject.passes(),
+            false => &[Pass::Forward],
         };
-        let mut member = sample::member(device, self.algorithm, passes, case, problem);
-        if member.strata.is_empty() {
-            member.strata.push(format!("{}: no kernel", self.test));
-        }
-        member
+        let member = |entry: Entry| {
+            let problem = entry.problems.first().copied().flatten();
+            let mut member = sample::member(&device, self.algorithm, passes, &entry.case, problem);
+            if member.strata.is_empty() {
+                member.strata.push(format!("{}: no kernel", self.test));
+            }
+            member.rule = entry.rule;
+            member
+        };
+        self.entries().into_iter().map(member).collect()
     }
 }
 
-/// The ways that plans of problems as large as a user's take and that no set of this backend has; panics with their names. The sets of a backend
-/// that is not there have none.
-pub fn check_ways(backend: Backend, unheld: &[&str]) {
+/// A case of a set.
+struct Entry {
+    case: Case,
+    /// The problems that are run of it, the first one first; `None` for one that is refused.
+    problems: Vec<Option<Problem>>,
+    /// The rule of its scores.
+    rule: Option<String>,
+}
+
+impl Entry {
+    fn new<const N: usize>(case: &Case, problems: [Result<Problem, ProblemError>; N]) -> Entry {
+        Entry {
+            case: *case,
+            problems: problems.into_iter().map(Result::ok).collect(),
+            rule: None,
+        }
+    }
+}
+
+/// Holds the ways that plans of problems as large as a user's take against those of this backend's sets; panics with the names of those that no
+/// set has. A backend that is not there is not held to them.
+pub fn check_ways(backend: Backend) {
     let sets = || inventory::iter::<Set>().filter(|set| set.subject.backend == backend);
     if sets().any(|set| set.subject.is_absent()) {
         return;
     }
     let met: BTreeSet<String> = sets().flat_map(Set::ways).collect();
-    let unmet = ways::unmet(&met);
-    let unexpected: Vec<_> = unmet
+    let unmet: String = ways::unmet(&met)
         .iter()
-        .filter(|(way, _)| !unheld.contains(&way.as_str()))
+        .map(|(way, example)| format!("{way}\n    {example}\n"))
         .collect();
     assert!(
-        unexpected.is_empty(),
-        "no case of {backend} takes these ways of a plan:\n{}",
-        unexpected
-            .iter()
-            .map(|(way, example)| format!("{way}\n    {example}\n"))
-            .collect::<String>()
+        unmet.is_empty(),
+        "no case of {backend} takes these ways of a plan:\n{unmet}"
     );
-    let met_now: Vec<_> = unheld
-        .iter()
-        .filter(|way| !unmet.contains_key(**way))
-        .collect();
-    assert!(met_now.is_empty(), "these ways are taken now: {met_now:?}");
 }
 
 /// Of each set that is sampled, by its test, the numbers of the cases that run.

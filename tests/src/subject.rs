@@ -92,13 +92,7 @@ pub const EMULATED_UNSEEN: Subject = Subject {
 
 /// The emulator as a Hopper with an H200's SMs: then the tiles of small problems are compact.
 pub const EMULATED_SHORT: Subject = Subject {
-    open: |seed| {
-        let options = EmulatorOptions::hopper(seed);
-        Ok(Device::emulated(EmulatorOptions {
-            device: of_sms(options.device, DeviceInfo::h200().n_sms),
-            ..options
-        }))
-    },
+    open: |seed| emulated(seed, of_h200),
     n_random: 20,
     tiles: Tiles::CompactForward,
     ..EMULATED_HOPPER
@@ -119,13 +113,7 @@ pub const EMULATED_UNSEEN_SHORT: Subject = Subject {
 
 /// The emulator as a Hopper of so many SMs that flash3's backward pass takes tiles in each of its orders.
 pub const EMULATED_ORDERS: Subject = Subject {
-    open: |seed| {
-        let options = EmulatorOptions::hopper(seed);
-        Ok(Device::emulated(EmulatorOptions {
-            device: of_sms(options.device, orders::N_SMS),
-            ..options
-        }))
-    },
+    open: |seed| emulated(seed, |device| of_sms(device, orders::N_SMS)),
     n_random: 15,
     tiles: Tiles::Any,
     ..EMULATED_HOPPER
@@ -133,13 +121,7 @@ pub const EMULATED_ORDERS: Subject = Subject {
 
 /// The emulator as a Hopper of one SM: blocks take many tiles, one after the other.
 pub const EMULATED_ONE_SM: Subject = Subject {
-    open: |seed| {
-        let options = EmulatorOptions::hopper(seed);
-        Ok(Device::emulated(EmulatorOptions {
-            device: of_sms(options.device, 1),
-            ..options
-        }))
-    },
+    open: |seed| emulated(seed, |device| of_sms(device, 1)),
     tiles: Tiles::Any,
     ..EMULATED_HOPPER
 };
@@ -152,13 +134,7 @@ pub const EMULATED_GROUPED: Subject = Subject {
 
 /// The emulator as a Hopper of so many SMs that flash3's backward pass divides query heads into shares.
 pub const EMULATED_SHARES: Subject = Subject {
-    open: |seed| {
-        let options = EmulatorOptions::hopper(seed);
-        Ok(Device::emulated(EmulatorOptions {
-            device: of_sms(options.device, shares::N_SMS),
-            ..options
-        }))
-    },
+    open: |seed| emulated(seed, |device| of_sms(device, shares::N_SMS)),
     ..EMULATED_ORDERS
 };
 
@@ -170,31 +146,40 @@ pub const EMULATED_MANY_SMS: Subject = Subject {
 
 /// The same, where tiles have no counters: a launch of its own merges what splits of keys have found, as of thousands of rows.
 pub const EMULATED_APART: Subject = Subject {
-    open: |seed| emulated_with(seed, merging_apart(Thresholds::MEASURED)),
+    open: |seed| {
+        emulated(seed, |device| {
+            with(of_h200(device), merging_apart(Thresholds::MEASURED))
+        })
+    },
     ..EMULATED_MANY_SMS
 };
 
 /// The same with tiles grouped as over large caches.
 pub const EMULATED_GROUPED_SOON: Subject = Subject {
-    open: |seed| emulated_with(seed, grouping_soon(Thresholds::MEASURED)),
+    open: |seed| {
+        emulated(seed, |device| {
+            with(of_h200(device), grouping_soon(Thresholds::MEASURED))
+        })
+    },
     ..EMULATED_MANY_SMS
 };
 
 /// The same, and a launch of its own merges.
 pub const EMULATED_GROUPED_APART: Subject = Subject {
-    open: |seed| emulated_with(seed, merging_apart(grouping_soon(Thresholds::MEASURED))),
+    open: |seed| {
+        emulated(seed, |device| {
+            with(
+                of_h200(device),
+                merging_apart(grouping_soon(Thresholds::MEASURED)),
+            )
+        })
+    },
     ..EMULATED_MANY_SMS
 };
 
 /// The emulator as a Hopper whose tiles are wide as those of thousands of queries.
 pub const EMULATED_WIDE_SOON: Subject = Subject {
-    open: |seed| {
-        let options = EmulatorOptions::hopper(seed);
-        Ok(Device::emulated(EmulatorOptions {
-            device: with(options.device, WIDE_SOON),
-            ..options
-        }))
-    },
+    open: |seed| emulated(seed, |device| with(device, WIDE_SOON)),
     ..EMULATED_MANY_SMS
 };
 
@@ -238,11 +223,7 @@ pub const CUDA_SHORT: Subject = Subject {
 
 /// The first GPU, planned as one of one SM: then the tiles of few queries are grouped.
 pub const CUDA_GROUPED: Subject = Subject {
-    open: |seed| {
-        let device = (CUDA.open)(seed)?;
-        let limits = of_sms(device.info().clone(), 1);
-        Ok(device.planned_as(limits))
-    },
+    open: |seed| cuda(seed, |device| of_sms(device, 1)),
     tiles: Tiles::GroupedForward,
     ..CUDA
 };
@@ -250,20 +231,16 @@ pub const CUDA_GROUPED: Subject = Subject {
 /// The first GPU, planned as one of few SMs: then the tiles of small problems are the default ones.
 pub const CUDA_OF_FEW_SMS: Subject = Subject {
     open: |seed| {
-        let device = (CUDA.open)(seed)?;
-        let limits = of_sms(device.info().clone(), DeviceInfo::emulated_hopper().n_sms);
-        Ok(device.planned_as(limits))
+        cuda(seed, |device| {
+            of_sms(device, DeviceInfo::emulated_hopper().n_sms)
+        })
     },
     ..CUDA
 };
 
 /// The same with the SMs of [`EMULATED_ORDERS`].
 pub const CUDA_ORDERS: Subject = Subject {
-    open: |seed| {
-        let device = (CUDA.open)(seed)?;
-        let limits = of_sms(device.info().clone(), orders::N_SMS);
-        Ok(device.planned_as(limits))
-    },
+    open: |seed| cuda(seed, |device| of_sms(device, orders::N_SMS)),
     n_random: 100,
     tiles: Tiles::Any,
     ..CUDA
@@ -271,11 +248,7 @@ pub const CUDA_ORDERS: Subject = Subject {
 
 /// The same with the SMs of [`EMULATED_SHARES`].
 pub const CUDA_SHARES: Subject = Subject {
-    open: |seed| {
-        let device = (CUDA.open)(seed)?;
-        let limits = of_sms(device.info().clone(), shares::N_SMS);
-        Ok(device.planned_as(limits))
-    },
+    open: |seed| cuda(seed, |device| of_sms(device, shares::N_SMS)),
     ..CUDA_ORDERS
 };
 
@@ -293,25 +266,37 @@ pub const CUDA_MANY_SMS: Subject = Subject {
 
 /// The first GPU, planned as [`EMULATED_APART`] is.
 pub const CUDA_APART: Subject = Subject {
-    open: |seed| cuda_with(seed, merging_apart(Thresholds::MEASURED)),
+    open: |seed| {
+        cuda(seed, |device| {
+            with(device, merging_apart(Thresholds::MEASURED))
+        })
+    },
     ..CUDA_MANY_SMS
 };
 
 /// The first GPU, planned as [`EMULATED_GROUPED_SOON`] is.
 pub const CUDA_GROUPED_SOON: Subject = Subject {
-    open: |seed| cuda_with(seed, grouping_soon(Thresholds::MEASURED)),
+    open: |seed| {
+        cuda(seed, |device| {
+            with(device, grouping_soon(Thresholds::MEASURED))
+        })
+    },
     ..CUDA_MANY_SMS
 };
 
 /// The first GPU, planned as [`EMULATED_GROUPED_APART`] is.
 pub const CUDA_GROUPED_APART: Subject = Subject {
-    open: |seed| cuda_with(seed, merging_apart(grouping_soon(Thresholds::MEASURED))),
+    open: |seed| {
+        cuda(seed, |device| {
+            with(device, merging_apart(grouping_soon(Thresholds::MEASURED)))
+        })
+    },
     ..CUDA_MANY_SMS
 };
 
 /// The first GPU, planned as [`EMULATED_WIDE_SOON`] is, but with its own SMs.
 pub const CUDA_WIDE_SOON: Subject = Subject {
-    open: |seed| cuda_with(seed, WIDE_SOON),
+    open: |seed| cuda(seed, |device| with(device, WIDE_SOON)),
     ..CUDA_MANY_SMS
 };
 
@@ -322,23 +307,28 @@ pub const CUDA_AS_IT_IS: Subject = Subject {
     ..CUDA
 };
 
-/// The emulator as a Hopper with an H200's SMs and these thresholds.
-fn emulated_with(seed: u64, thresholds: Thresholds) -> Result<Device, String> {
+/// The emulator as a Hopper, planned with these limits in place of its own.
+fn emulated(seed: u64, limits: fn(DeviceInfo) -> DeviceInfo) -> Result<Device, String> {
     let options = EmulatorOptions::hopper(seed);
-    let device = of_sms(options.device, DeviceInfo::h200().n_sms);
     Ok(Device::emulated(EmulatorOptions {
-        device: with(device, thresholds),
+        device: limits(options.device),
         ..options
     }))
 }
 
-/// The first GPU with these thresholds.
-fn cuda_with(seed: u64, thresholds: Thresholds) -> Result<Device, String> {
+/// The first GPU, planned with these limits in place of its own.
+fn cuda(seed: u64, limits: fn(DeviceInfo) -> DeviceInfo) -> Result<Device, String> {
     let device = (CUDA.open)(seed)?;
-    let limits = with(device.info().clone(), thresholds);
+    let limits = limits(device.info().clone());
     Ok(device.planned_as(limits))
 }
 
+/// The device with an H200's SMs.
+fn of_h200(device: DeviceInfo) -> DeviceInfo {
+    of_sms(device, DeviceInfo::h200().n_sms)
+}
+
+/// The device with these thresholds.
 fn with(device: DeviceInfo, thresholds: Thresholds) -> DeviceInfo {
     DeviceInfo {
         thresholds,

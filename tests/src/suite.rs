@@ -62,16 +62,6 @@ struct Counts {
     failures: Vec<(usize, String)>,
 }
 
-/// Puts the subject through cases that no [set](crate::sets) has, since they follow from the seed: all of them, unless `CASES` says otherwise.
-pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: Vec<Case>) {
-    if subject.cannot_run(algorithm) {
-        return;
-    }
-    let all = |_| (0..cases.len()).collect();
-    let numbers = Choice::of(subject.backend).numbers(cases.len(), all);
-    check_set(subject, algorithm, test, &cases, &numbers);
-}
-
 /// Puts the subject through those cases of a set that have these numbers; panics with every failure. `test` is the path of the test, from the name
 /// of the test program on.
 pub(crate) fn check_set(

@@ -15,8 +15,8 @@ use ferroflash::{
     validate,
 };
 use ferroflash_kernels::params::{
-    BackwardParams, FASTEST, ForwardParams, Params, SHIFTED, Schedule, SplitKv as Divided,
-    TileList, TmaBackwardParams, TmaForwardParams,
+    FASTEST, ForwardParams, Params, SHIFTED, SplitKv as Divided, TileList, TmaBackwardParams,
+    TmaForwardParams,
 };
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -111,7 +111,7 @@ fn decided(launch: &PlannedLaunch) -> Vec<String> {
     if let Some((split, list, in_pages)) = divided(&launch.params) {
         decided.push(division(&split, &list, in_pages));
     }
-    if let Some(schedule) = schedule(&launch.params) {
+    if let Some(schedule) = launch.schedule() {
         decided.extend(match schedule.order {
             SHIFTED => Some("shifted order".to_owned()),
             FASTEST => Some("no order".to_owned()),
@@ -166,19 +166,6 @@ fn divided(params: &Params) -> Option<(Divided, TileList, bool)> {
             split, list, pages, ..
         }) => Some((*split, *list, pages.page_size > 0)),
         Params::Combine(params) => Some((params.split, params.list, false)),
-        _ => None,
-    }
-}
-
-fn schedule(params: &Params) -> Option<Schedule> {
-    match *params {
-        Params::Forward(ForwardParams { schedule, .. })
-        | Params::TmaForward(TmaForwardParams { schedule, .. })
-        | Params::Backward(BackwardParams { schedule, .. })
-        | Params::TmaBackward(TmaBackwardParams {
-            pass: BackwardParams { schedule, .. },
-            ..
-        }) => Some(schedule),
         _ => None,
     }
 }

@@ -169,5 +169,5 @@ conformance::dropout_beside_suite!(conformance::subject::CUDA {
 /// Every way of a plan has a case.
 #[test]
 fn ways() {
-    conformance::sets::check_ways(ferroflash::Backend::Cuda, &[]);
+    conformance::sets::check_ways(ferroflash::Backend::Cuda);
 }

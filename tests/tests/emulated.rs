@@ -172,5 +172,5 @@ conformance::dropout_beside_suite!(conformance::subject::EMULATED {
 /// Every way of a plan has a case.
 #[test]
 fn ways() {
-    conformance::sets::check_ways(ferroflash::Backend::Emulated, &[]);
+    conformance::sets::check_ways(ferroflash::Backend::Emulated);
 }

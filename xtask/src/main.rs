@@ -10,6 +10,7 @@ mod candle;
 mod ci;
 mod codegen;
 mod demo;
+mod digest;
 mod parts;
 mod prebuild;
 mod programs;

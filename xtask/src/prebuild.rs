@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use ferroflash_ptx_builder::{Built, Compiler, PROBES};
-use sha2::{Digest, Sha256};
 
+use crate::digest;
 use crate::ptx::{self, BuildPtx};
 use crate::workspace::Workspace;
 
@@ -171,41 +171,8 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 /// SHA-256 of everything that decides what the modules hold: device code, and what compiles and cuts it.
 fn digest(root: &Path) -> Result<String> {
     let mut files = ferroflash_ptx_builder::device_sources(&root.join("kernels-gpu"))?;
-    files.extend(folder_files(&root.join("xtask/ptx-builder/src"))?);
-    digest_of(root, &files)
-}
-
-/// The files in a folder and the folders in it, in the order of their names.
-fn folder_files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()));
-    let mut paths = entries?
-        .map(|entry| Ok(entry?.path()))
-        .collect::<Result<Vec<PathBuf>>>()?;
-    paths.sort();
-    let mut files = Vec::new();
-    for path in paths {
-        match path.is_dir() {
-            true => files.extend(folder_files(&path)?),
-            false => files.push(path),
-        }
-    }
-    Ok(files)
-}
-
-/// SHA-256 of files, their names and their contents.
-fn digest_of(root: &Path, files: &[PathBuf]) -> Result<String> {
-    let mut hasher = Sha256::new();
-    for path in files {
-        let text = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let name = path
-            .strip_prefix(root)
-            .unwrap_or(path)
-            .to_string_lossy()
-            .into_owned();
-        hasher.update(format!("{name} {}\n", text.len()));
-        hasher.update(&text);
-    }
-    Ok(format!("{:x}", hasher.finalize()))
+    files.extend(digest::files_at(&root.join("xtask/ptx-builder/src"))?);
+    digest::of_files(root, &files, |_, bytes| bytes)
 }
 
 #[cfg(test)]

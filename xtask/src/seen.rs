@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use sha2::{Digest, Sha256};
 
+use crate::digest;
 use crate::tidy::without_comments;
 
 /// Folders and files of the workspace that decide what a suite does.
@@ -29,12 +29,12 @@ const GREEN: &str = "ci/green";
 
 /// SHA-256 of everything that a suite can see, to the last comment.
 pub fn digest(root: &Path) -> Result<String> {
-    digest_of(root, |_, bytes| bytes)
+    digest::of_files(root, &files(root)?, |_, bytes| bytes)
 }
 
 /// The same without the comments of Rust files, which change nothing.
 pub fn digest_of_code(root: &Path) -> Result<String> {
-    digest_of(root, |path, bytes| {
+    digest::of_files(root, &files(root)?, |path, bytes| {
         if path.extension().is_none_or(|ending| ending != "rs") {
             return bytes;
         }
@@ -45,24 +45,12 @@ pub fn digest_of_code(root: &Path) -> Result<String> {
     })
 }
 
-fn digest_of(root: &Path, mut what: impl FnMut(&Path, Vec<u8>) -> Vec<u8>) -> Result<String> {
-    let mut hasher = Sha256::new();
-    for path in files(root)? {
-        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let bytes = what(&path, bytes);
-        let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy();
-        hasher.update(format!("{name} {}\n", bytes.len()));
-        hasher.update(&bytes);
-    }
-    Ok(format!("{:x}", hasher.finalize()))
-}
-
 fn files(root: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for name in SEEN {
         let path = root.join(name);
         if path.exists() {
-            collect(&path, &mut files)?;
+            files.extend(digest::files_at(&path)?);
         }
     }
     files.retain(|path| {
@@ -71,18 +59,6 @@ fn files(root: &Path) -> Result<Vec<PathBuf>> {
     });
     files.sort();
     Ok(files)
-}
-
-fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
-    if !path.is_dir() {
-        files.push(path.to_owned());
-        return Ok(());
-    }
-    let entries = fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()));
-    for entry in entries? {
-        collect(&entry?.path(), files)?;
-    }
-    Ok(())
 }
 
 /// Whether these tests were green with code of this digest.

@@ -253,7 +253,7 @@ impl PlannedLaunch {
     }
 
     /// The order of its tiles, where there is one.
-    pub(crate) fn schedule(&self) -> Option<Schedule> {
+    pub fn schedule(&self) -> Option<Schedule> {
         match self.params {
             Params::Forward(ForwardParams { schedule, .. })
             | Params::TmaForward(TmaForwardParams { schedule, .. })

@@ -164,12 +164,15 @@ def _apart(tensors: list[Tensor]) -> list[bool]:
     """Which of k, v, k_cache, v_cache and q lie apart from the caches that are written: the others have to be copied, as memory of the host is
     borrowed. Caches that interleave in one buffer, and new rows that are rows of a cache, share their memory."""
     spans = [_span(x) for x in tensors]
-    meet = lambda one, other: one[0] < other[1] and other[0] < one[1]  # noqa: E731
-    caches = spans[2:4]
-    apart = [not any(meet(span, cache) for cache in caches) for span in spans]
-    # Of two caches one may stay where it is, if it meets no input.
-    apart[2], apart[3] = True, not meet(*caches)
+    k_cache, v_cache = spans[2:4]
+    apart = [not (_meet(span, k_cache) or _meet(span, v_cache)) for span in spans]
+    # What meets a cache is copied, so one of the two stays where it is.
+    apart[2], apart[3] = True, not _meet(k_cache, v_cache)
     return apart
+
+
+def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
 
 
 def _span(x: Tensor) -> tuple[int, int]:
