@@ -9,7 +9,7 @@ use crate::cases::Case;
 use crate::cases::latent::{COLUMNS, LatentCase};
 use crate::inputs::Values;
 use crate::oracle::Output;
-use crate::pages::{Runs, output, pool};
+use crate::pages::{Runs, chooses_alike, output, pool};
 use crate::subject::Subject;
 use crate::trial::{Refusal, vectors};
 
@@ -66,19 +66,13 @@ fn check_case(
         table: &latent.paged.table(),
         edits: None,
         eligible: is_eligible(subject.backend, algorithm, latent),
-        // Without lengths keys are divided as the plan says, and not as the device does.
-        side_by_side: latent.split_kv != SplitKv::Auto || has_lengths(case),
+        side_by_side: chooses_alike(case, latent.split_kv),
     };
     runs.check(|device, table| match case.dtype {
         Dtype::Bf16 => forward::<bf16>(latent, &values, device, algorithm, table),
         Dtype::F16 => forward::<f16>(latent, &values, device, algorithm, table),
         Dtype::F32 => forward::<f32>(latent, &values, device, algorithm, table),
     })
-}
-
-/// Whether the call has lengths even where keys lie side by side.
-fn has_lengths(case: &Case) -> bool {
-    vectors(case).iter().any(Option::is_some)
 }
 
 /// The forward pass, with keys in the pages of a table or, without one, side by side.

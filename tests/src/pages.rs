@@ -4,7 +4,11 @@
 
 pub mod beyond;
 
-use ferroflash::{Algorithm, Attention, Device, Dtype, Element, Inputs, Outputs, Problem};
+use ferroflash::plan::PlannedLaunch;
+use ferroflash::{
+    Algorithm, Attention, Device, Dtype, Element, Inputs, Outputs, Pass, Problem, SplitKv,
+};
+use ferroflash_kernels::spec::Constant;
 use half::{bf16, f16};
 
 use crate::beside::{bits, check_numbers, check_one_in};
@@ -22,6 +26,7 @@ use crate::scores::is_editable;
 use crate::subject::Subject;
 use crate::suite::is_eligible;
 use crate::trial::{Refusal, Rows, refusal, vectors};
+use crate::ways::{self, Given};
 
 /// Of the random cases, the emulator runs one in so many.
 const ONE_IN: usize = 3;
@@ -70,6 +75,12 @@ fn check_case(
 ) -> Result<Option<f64>, String> {
     let case = &paged.case;
     let values = paged.values();
+    let split_kv = case.split_kv.map_or(SplitKv::Auto, SplitKv::Keys);
+    let either = [paged.problem(), case.problem()];
+    let divided = either
+        .iter()
+        .flatten()
+        .any(|problem| divides(subject, algorithm, case, problem));
     let runs = Runs {
         subject,
         case,
@@ -80,7 +91,7 @@ fn check_case(
             Some(_) => is_editable(subject.backend, algorithm, case),
             None => is_eligible(subject.backend, algorithm, case),
         },
-        side_by_side: true,
+        side_by_side: !divided || chooses_alike(case, split_kv),
     };
     let given = (&values, edits);
     runs.check(|device, table| match case.dtype {
@@ -88,6 +99,25 @@ fn check_case(
         Dtype::F16 => forward::<f16>(paged, given, device, algorithm, table),
         Dtype::F32 => forward::<f32>(paged, given, device, algorithm, table),
     })
+}
+
+/// Whether the same chooses how keys are divided, in pages and side by side: not where a plan does and there are no lengths, since a table is one,
+/// and with lengths the device divides.
+pub(crate) fn chooses_alike(case: &Case, split_kv: SplitKv) -> bool {
+    split_kv != SplitKv::Auto || vectors(case).iter().any(Option::is_some)
+}
+
+/// Whether a plan divides the keys of a case.
+fn divides(subject: &Subject, algorithm: Algorithm, case: &Case, problem: &Problem) -> bool {
+    let Ok(device) = (subject.open)(case.seed) else {
+        return false;
+    };
+    let call = (problem, Given::of_case(case));
+    let (info, place) = (device.info(), device.place());
+    let asked = Some(algorithm);
+    let plan = ways::planned(info, subject.backend, place, asked, Pass::Forward, call);
+    let divides = |launch: &PlannedLaunch| launch.spec.has(Constant::SplitKv);
+    plan.is_some_and(|plan| plan.launches.iter().any(divides))
 }
 
 /// Runs of a case whose keys lie in pages.
