@@ -19,7 +19,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ferroflash_ptx_builder::{Choice, Compiler, Error, Request, Rows, compiler};
+use ferroflash_ptx_builder::{Choice, Compiler, Error, Parts, Request, Rows, compiler};
 
 /// Names the kernel compiler, or switches the kernels off.
 const VARIABLE: &str = "FERROFLASH_KERNELS";
@@ -64,6 +64,7 @@ fn embed(choice: &str, kernels: &Path, out: &Path) -> Result<String, Error> {
             kernels,
             arch,
             rows: Rows::Own,
+            parts: Parts::All,
             out: &shared,
         })?;
         for module in &built.modules {

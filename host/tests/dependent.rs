@@ -1,5 +1,5 @@
-//! A program of its own that depends on the library: it builds where no variable is set and no CUDA toolkit lies, runs the README's example,
-//! and defines none of the driver's functions, which are then other libraries' to find. The same from the archives that are published.
+//! A program of its own that depends on the library, from the archives that are published: it builds where no variable is set and no CUDA toolkit lies,
+//! runs the README's example, and defines none of the driver's functions, which are then other libraries' to find.
 
 use std::env;
 use std::fs;
@@ -84,37 +84,7 @@ fn example() -> String {
 }
 
 #[test]
-fn a_program_builds_without_cuda_runs_and_defines_none_of_the_drivers_functions() {
-    let folder = Folder::new("dependent");
-    let host = Path::new(env!("CARGO_MANIFEST_DIR"));
-    folder.write_program(&format!("ferroflash = {{ path = {host:?} }}\n"));
-    folder.run();
-
-    let program = folder.0.join("target/debug/dependent");
-    let symbols = match Command::new("nm")
-        .arg("--defined-only")
-        .arg(&program)
-        .output()
-    {
-        Ok(listed) => String::from_utf8(listed.stdout).unwrap(),
-        Err(error) => {
-            let line = format!("[not run] the driver's functions: no nm: {error}\n");
-            let _ = std::io::stderr().write_all(line.as_bytes());
-            return;
-        }
-    };
-    let names = || {
-        symbols
-            .lines()
-            .filter_map(|line| line.split(' ').next_back())
-    };
-    assert!(names().any(|name| name == "main"), "{symbols}");
-    let of_driver: Vec<&str> = names().filter(|name| is_of_driver(name)).collect();
-    assert_eq!(of_driver, [""; 0]);
-}
-
-#[test]
-fn the_archives_that_are_published_are_small_and_serve_a_program() {
+fn the_archives_that_are_published_are_small_and_serve_a_program_without_cuda() {
     let folder = Folder::new("archives");
     let mut package = vec![
         "package",
@@ -166,6 +136,31 @@ fn the_archives_that_are_published_are_small_and_serve_a_program() {
     assert_eq!(n_archives, 5);
     folder.write_program(&manifest);
     folder.run();
+    check_symbols(&folder.0.join("target/debug/dependent"));
+}
+
+/// Fails where a program defines functions with names as the driver's have.
+fn check_symbols(program: &Path) {
+    let symbols = match Command::new("nm")
+        .arg("--defined-only")
+        .arg(program)
+        .output()
+    {
+        Ok(listed) => String::from_utf8(listed.stdout).unwrap(),
+        Err(error) => {
+            let line = format!("[not run] the driver's functions: no nm: {error}\n");
+            let _ = std::io::stderr().write_all(line.as_bytes());
+            return;
+        }
+    };
+    let names = || {
+        symbols
+            .lines()
+            .filter_map(|line| line.split(' ').next_back())
+    };
+    assert!(names().any(|name| name == "main"), "{symbols}");
+    let of_driver: Vec<&str> = names().filter(|name| is_of_driver(name)).collect();
+    assert_eq!(of_driver, [""; 0]);
 }
 
 /// Whether a function has a name as the driver's functions have.

@@ -1,11 +1,10 @@
 //! Values in the keys against the oracle, which has them as an array of its own; and bit by bit against the same keys side by side.
 
-use ferroflash::{Algorithm, Backend, Device, Dtype, Element, Inputs, SplitKv};
+use ferroflash::{Algorithm, Backend, Device, Dtype, Element, Inputs};
 use half::{bf16, f16};
 
 use crate::beside::{check_cases, check_numbers};
 use crate::buffer::{Buffer, Number};
-use crate::cases::Case;
 use crate::cases::latent::{COLUMNS, LatentCase};
 use crate::inputs::Values;
 use crate::oracle::Output;

@@ -27,7 +27,7 @@ macro_rules! suite {
             use $crate::cases::aimed;
             use $crate::path;
             use $crate::subject::Subject;
-            use $crate::suite::{check_all, check_random};
+            use $crate::suite::{check_aimed, check_random};
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::$algorithm;
@@ -46,7 +46,7 @@ macro_rules! suite {
 
             #[test]
             fn repeated() {
-                check_all(&SUBJECT, ALGORITHM, path!("repeated"), aimed::repeated());
+                check_aimed(&SUBJECT, ALGORITHM, path!("repeated"), aimed::repeated());
             }
 
             $crate::set!(lengths, SUBJECT, ALGORITHM, Strata, Plain $crate::cases::lengths::all);
@@ -72,20 +72,20 @@ macro_rules! edges_suite {
             use $crate::cases::aimed;
             use $crate::path;
             use $crate::subject::TileShape;
-            use $crate::suite::check_all;
+            use $crate::suite::check_aimed;
 
             $(#[test]
             fn $test() {
                 let algorithm = ferroflash::Algorithm::$algorithm;
                 let cases = aimed::edges(algorithm, TileShape::Default);
-                check_all(&$subject, algorithm, concat!(module_path!(), "::", stringify!($test)), cases);
+                check_aimed(&$subject, algorithm, concat!(module_path!(), "::", stringify!($test)), cases);
             })+
 
             #[test]
             fn mispredictions() {
                 let cases = aimed::mispredictions(TileShape::Default);
                 let algorithm = ferroflash::Algorithm::Flash3;
-                check_all(&$subject, algorithm, path!("mispredictions"), cases);
+                check_aimed(&$subject, algorithm, path!("mispredictions"), cases);
             }
         }
     };
@@ -133,7 +133,7 @@ macro_rules! short_suite {
             use $crate::cases::{self, aimed, short};
             use $crate::path;
             use $crate::subject::{Subject, TileShape};
-            use $crate::suite::{check_all, check_random};
+            use $crate::suite::{check_aimed, check_random};
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
@@ -153,19 +153,19 @@ macro_rules! short_suite {
             #[test]
             fn many_splits() {
                 let cases = aimed::many_splits(ALGORITHM);
-                check_all(&SUBJECT, ALGORITHM, path!("many_splits"), cases);
+                check_aimed(&SUBJECT, ALGORITHM, path!("many_splits"), cases);
             }
 
             #[test]
             fn mispredictions() {
                 let cases = aimed::mispredictions(TileShape::Compact);
-                check_all(&SUBJECT, ALGORITHM, path!("mispredictions"), cases);
+                check_aimed(&SUBJECT, ALGORITHM, path!("mispredictions"), cases);
             }
 
             #[test]
             fn edges() {
                 let cases = aimed::edges(ALGORITHM, TileShape::Compact);
-                check_all(&SUBJECT, ALGORITHM, path!("edges"), cases);
+                check_aimed(&SUBJECT, ALGORITHM, path!("edges"), cases);
             }
 
             #[test]
@@ -184,7 +184,7 @@ macro_rules! wide_tiles_suite {
             use $crate::cases::{aimed, wide_tiles};
             use $crate::path;
             use $crate::subject::Subject;
-            use $crate::suite::check_all;
+            use $crate::suite::check_aimed;
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
@@ -198,7 +198,7 @@ macro_rules! wide_tiles_suite {
             #[test]
             fn mispredictions() {
                 let cases = aimed::wide_mispredictions();
-                check_all(&SUBJECT, ALGORITHM, path!("mispredictions"), cases);
+                check_aimed(&SUBJECT, ALGORITHM, path!("mispredictions"), cases);
             }
         }
     };
@@ -246,7 +246,7 @@ macro_rules! stages_suite {
                 let algorithm = ferroflash::Algorithm::$algorithm;
                 let test = concat!(module_path!(), "::", stringify!($test));
                 let cases = $crate::cases::aimed::stages();
-                $crate::suite::check_all(&$subject, algorithm, test, cases);
+                $crate::suite::check_aimed(&$subject, algorithm, test, cases);
             })+
         }
     };

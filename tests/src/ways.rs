@@ -18,6 +18,7 @@ use ferroflash_kernels::params::{
     FASTEST, ForwardParams, Params, SHIFTED, SplitKv as Divided, TileList, TmaBackwardParams,
     TmaForwardParams,
 };
+use ferroflash_kernels::variants::Variant;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -80,9 +81,13 @@ pub fn planned(
     plan(&checked, device, backend, asked).ok()
 }
 
-/// A launch: its kernel, what that is compiled with, and what is decided at launch.
+/// A launch: the kind of its kernel, what that is compiled with, and what is decided at launch. Kernels of the two element types of 16 bits are of
+/// one kind, and so are those of all head_dims.
 pub fn kernel(launch: &PlannedLaunch) -> String {
-    let mut text = format!("{} {}", launch.variant.name, launch.spec);
+    let Variant { kind, tiles, .. } = launch.variant;
+    let is_f32 = launch.variant.dtype == Some(ferroflash_kernels::variants::Dtype::F32);
+    let dtype = if is_f32 { " f32" } else { "" };
+    let mut text = format!("{kind:?} {tiles:?}{dtype} {}", launch.spec);
     for decided in decided(launch) {
         let _ = write!(text, ", {decided}");
     }

@@ -78,7 +78,7 @@ pub fn bundle(workspace: &Workspace, options: &Bundle) -> Result<()> {
         "-p",
         "ferroflash-driver",
         "--features",
-        "ferroflash/emulator,ferroflash/build-kernels,ferroflash-driver/cust",
+        "ferroflash/emulator,conformance/build-kernels,ferroflash-driver/cust",
     ];
     let command = [
         "--bin",

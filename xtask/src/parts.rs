@@ -10,6 +10,9 @@ use crate::workspace::Workspace;
 /// Integration tests that run for minutes, each a part of its own.
 const LONG: [&str; 2] = ["cpu", "emulated"];
 
+/// The feature without which tests run the kernels that users get, compiled beforehand.
+const BUILD_KERNELS: &str = "build-kernels";
+
 /// How long a part runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
@@ -28,6 +31,8 @@ pub struct Part {
     pub length: Length,
     /// What tells cargo which ones.
     pub targets: Vec<String>,
+    /// The features that they are built with: all but [`BUILD_KERNELS`].
+    pub features: String,
 }
 
 impl Part {
@@ -36,6 +41,7 @@ impl Part {
             length,
             name: name.to_owned(),
             targets: flags.iter().map(ToString::to_string).collect(),
+            features: String::new(),
         }
     }
 
@@ -68,7 +74,8 @@ fn of_metadata(metadata: &Value) -> Result<Vec<Part>> {
     let mut integration = Part::new("integration tests", Length::Short, &[]);
     let mut long = LONG.map(|name| Part::new(&format!("{name} suite"), Length::Long, &[]));
     let packages = metadata["packages"].as_array();
-    for package in packages.context("cargo metadata names no packages")? {
+    let packages = packages.context("cargo metadata names no packages")?;
+    for package in packages {
         let targets = package["targets"].as_array();
         for target in targets.context("cargo metadata names no targets")? {
             let name = target["name"].as_str().context("a target has a name")?;
@@ -88,8 +95,29 @@ fn of_metadata(metadata: &Value) -> Result<Vec<Part>> {
     }
     let doctests = Part::new("doctests", Length::Short, &["--doc"]);
     let parts = [unit, integration, doctests].into_iter().chain(long);
+    let features = features(packages)?;
     // Without a target cargo would run all.
-    Ok(parts.filter(|part| !part.targets.is_empty()).collect())
+    let parts = parts.filter(|part| !part.targets.is_empty());
+    Ok(parts
+        .map(|part| Part {
+            features: features.clone(),
+            ..part
+        })
+        .collect())
+}
+
+/// All features of these packages but one, as `package/feature` with commas between them.
+fn features(packages: &[Value]) -> Result<String> {
+    let mut all = Vec::new();
+    for package in packages {
+        let name = package["name"].as_str().context("a package has a name")?;
+        let features = package["features"].as_object();
+        let names = features.context("a package has features")?.keys();
+        let wanted =
+            names.filter(|feature| !["default", BUILD_KERNELS].contains(&feature.as_str()));
+        all.extend(wanted.map(|feature| format!("{name}/{feature}")));
+    }
+    Ok(all.join(","))
 }
 
 #[cfg(test)]
@@ -105,7 +133,7 @@ mod tests {
     #[test]
     fn every_target_that_is_tested_is_in_one_part() -> Result<()> {
         let metadata = json!({"packages": [
-            {"targets": [
+            {"name": "one", "features": {"default": [], "cust": [], "build-kernels": [], "emulator": []}, "targets": [
                 target("lib", "a", true),
                 target("test", "emulated", true),
                 target("test", "plans", true),
@@ -113,7 +141,7 @@ mod tests {
                 target("example", "shown", false),
                 target("custom-build", "build-script-build", false),
             ]},
-            {"targets": [target("bin", "b", true), target("test", "plans", true), target("test", "cpu", true)]},
+            {"name": "two", "features": {"fake": []}, "targets": [target("bin", "b", true), target("test", "plans", true), target("test", "cpu", true)]},
         ]});
         let parts = of_metadata(&metadata)?;
         let flags: Vec<_> = parts.iter().map(|part| part.targets.join(" ")).collect();
@@ -127,12 +155,14 @@ mod tests {
                 "--test emulated"
             ]
         );
+        let features = parts.iter().map(|part| part.features.as_str());
+        assert!(features.eq(["one/cust,one/emulator,two/fake"; 5]));
         Ok(())
     }
 
     #[test]
     fn no_part_is_without_targets() -> Result<()> {
-        let metadata = json!({"packages": [{"targets": [target("lib", "a", true)]}]});
+        let metadata = json!({"packages": [{"name": "a", "features": {}, "targets": [target("lib", "a", true)]}]});
         let parts = of_metadata(&metadata)?;
         let names: Vec<_> = parts.iter().map(|part| part.name.as_str()).collect();
         assert_eq!(names, ["unit tests", "doctests"]);

@@ -32,7 +32,7 @@ pub struct Prebuild {
 /// Renews or checks the modules.
 pub fn prebuild(workspace: &Workspace, options: &Prebuild) -> Result<()> {
     if options.check {
-        if let Checked::Partly(reason) = check(workspace)? {
+        if let Checked::Partly(reason) = check(workspace, &BuildPtx::plain())? {
             eprintln!("{CRATE}: {reason}");
         }
         return Ok(());
@@ -51,7 +51,11 @@ pub fn prebuild(workspace: &Workspace, options: &Prebuild) -> Result<()> {
         Ok(())
     })?;
     write(&folder.join("src/modules.rs"), table_of(&table).as_bytes())?;
-    let sources = format!("sources {digest}\ncompiler {}\n", first_line(&compiler));
+    let sources = format!(
+        "sources {digest}\ncompiler {}\nmodules {}\n",
+        first_line(&compiler),
+        digest_of_modules(&folder)?
+    );
     write(&folder.join(SOURCES), sources.as_bytes())?;
     eprintln!("{CRATE}: {:.2} MB of modules", n_bytes as f64 / 1e6);
     Ok(())
@@ -64,19 +68,22 @@ fn first_line(compiler: &Compiler) -> &str {
 /// How much a check could see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Checked {
-    /// Every byte.
+    /// Every byte that it was to.
     Whole,
     /// Not the bytes of the modules, and why.
     Partly(String),
 }
 
-/// Fails where the modules were compiled from other sources, or hold something else than these sources give.
-pub fn check(workspace: &Workspace) -> Result<Checked> {
+/// Fails where the modules were compiled from other sources, are not those that were, or hold something else than these sources give: of all modules, or of
+/// the part that is compiled here.
+pub fn check(workspace: &Workspace, options: &BuildPtx) -> Result<Checked> {
     let folder = workspace.root.join(CRATE);
-    let compiled_by = check_sources(&folder, &digest(&workspace.root)?)?;
+    let modules = digest_of_modules(&folder)?;
+    let compiled_by = check_sources(&folder, &digest(&workspace.root)?, &modules)?;
     let mut others = Vec::new();
-    let compiler = ptx::each_arch(workspace, &BuildPtx::plain(), |arch, built| {
-        others.extend(other_modules(&folder.join("modules").join(arch), built)?);
+    let compiler = ptx::each_arch(workspace, options, |arch, built| {
+        let folder = folder.join("modules").join(arch);
+        others.extend(other_modules(&folder, built, options.is_whole())?);
         Ok(())
     })?;
     if first_line(&compiler) != compiled_by {
@@ -94,32 +101,48 @@ pub fn check(workspace: &Workspace) -> Result<Checked> {
     }
 }
 
-/// Fails where the modules were compiled from other sources; by which compiler they were.
-fn check_sources(folder: &Path, digest: &str) -> Result<String> {
+/// Fails where the modules were compiled from other sources, or are not those that were; by which compiler they were.
+fn check_sources(folder: &Path, digest: &str, of_modules: &str) -> Result<String> {
     let path = folder.join(SOURCES);
     let sources =
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let after = |word: &str| sources.lines().find_map(|line| line.strip_prefix(word));
-    match after("sources ") {
-        Some(of) if of == digest => Ok(after("compiler ").unwrap_or_default().to_owned()),
-        _ => bail!(
+    if after("sources ") != Some(digest) {
+        bail!(
             "the modules of {CRATE} are older than the kernels; `cargo xtask prebuild` renews them"
-        ),
+        );
     }
+    if after("modules ") != Some(of_modules) {
+        bail!(
+            "the modules of {CRATE} are not those that `cargo xtask prebuild` wrote last; it renews them"
+        );
+    }
+    Ok(after("compiler ").unwrap_or_default().to_owned())
 }
 
-/// The files of an architecture's folder that hold another text than what was built, or are missing, or too many.
-fn other_modules(folder: &Path, built: &Built) -> Result<Vec<String>> {
+/// SHA-256 of the modules' files.
+fn digest_of_modules(folder: &Path) -> Result<String> {
+    let mut files = digest::files_at(&folder.join("modules"))?;
+    files.retain(|path| *path != folder.join(SOURCES));
+    digest::of_files(folder, &files, |_, bytes| bytes)
+}
+
+/// The files of an architecture's folder that hold another text than what was built, or are missing; where the whole was built, those that are too many.
+fn other_modules(folder: &Path, built: &Built, is_whole: bool) -> Result<Vec<String>> {
     let built = built.modules.iter().filter(|module| module.name != PROBES);
     let texts = built.map(|module| {
         let text = fs::read(&module.ptx);
         let text = text.with_context(|| format!("cannot read {}", module.ptx.display()))?;
         Ok((format!("{}.deflate", module.name), text))
     });
-    other_files(folder, &texts.collect::<Result<_>>()?)
+    other_files(folder, &texts.collect::<Result<_>>()?, is_whole)
 }
 
-fn other_files(folder: &Path, texts: &BTreeMap<String, Vec<u8>>) -> Result<Vec<String>> {
+fn other_files(
+    folder: &Path,
+    texts: &BTreeMap<String, Vec<u8>>,
+    is_whole: bool,
+) -> Result<Vec<String>> {
     let mut others = Vec::new();
     for (name, text) in texts {
         let path = folder.join(name);
@@ -133,7 +156,7 @@ fn other_files(folder: &Path, texts: &BTreeMap<String, Vec<u8>>) -> Result<Vec<S
     let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()));
     for entry in entries? {
         let entry = entry?;
-        if !texts.contains_key(&*entry.file_name().to_string_lossy()) {
+        if is_whole && !texts.contains_key(&*entry.file_name().to_string_lossy()) {
             others.push(entry.path().display().to_string());
         }
     }
@@ -183,16 +206,21 @@ mod tests {
     fn modules_of_other_sources_are_refused() {
         let folder =
             std::env::temp_dir().join(format!("ferroflash-prebuild-{}", std::process::id()));
-        write(&folder.join(SOURCES), b"sources abc\ncompiler 1\n")
-            .expect("a folder for temporary files");
-        let compiler = check_sources(&folder, "abc").expect("the same digest");
+        write(
+            &folder.join(SOURCES),
+            b"sources abc\ncompiler 1\nmodules xyz\n",
+        )
+        .expect("a folder for temporary files");
+        let compiler = check_sources(&folder, "abc", "xyz").expect("the same digests");
         assert_eq!(compiler, "1");
-        let refused = check_sources(&folder, "abd")
-            .expect_err("another digest")
-            .to_string();
-        assert!(refused.contains("cargo xtask prebuild"), "{refused}");
+        for (sources, modules) in [("abd", "xyz"), ("abc", "xyy")] {
+            let refused = check_sources(&folder, sources, modules)
+                .expect_err("another digest")
+                .to_string();
+            assert!(refused.contains("cargo xtask prebuild"), "{refused}");
+        }
         fs::remove_dir_all(&folder).expect("it was made above");
-        assert!(check_sources(&folder, "abc").is_err());
+        assert!(check_sources(&folder, "abc", "xyz").is_err());
     }
 
     #[test]
@@ -206,13 +234,16 @@ mod tests {
         }
         let built = [("same", b"a"), ("other", b"x"), ("missing", b"d")];
         let texts = built.map(|(name, text)| (format!("{name}.deflate"), text.to_vec()));
-        let others = other_files(&folder, &texts.into()).expect("the folder is there");
+        let texts = BTreeMap::from(texts);
         let names = ["missing", "other", "many"]
             .map(|name| folder.join(format!("{name}.deflate")).display().to_string());
-        assert_eq!(others, names);
+        let others =
+            |is_whole| other_files(&folder, &texts, is_whole).expect("the folder is there");
+        assert_eq!(others(true), names);
+        assert_eq!(others(false), names[..2]);
         write(&folder.join("same.deflate"), b"no deflate").expect("as above");
         let texts = BTreeMap::from([("same.deflate".to_owned(), b"a".to_vec())]);
-        let others = other_files(&folder, &texts).expect("as above");
+        let others = other_files(&folder, &texts, true).expect("as above");
         assert!(others[0].ends_with("same.deflate"), "{others:?}");
         fs::remove_dir_all(&folder).expect("it was made above");
     }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use ferroflash_kernels::config::Footprint;
 use ferroflash_kernels::variants;
-use ferroflash_ptx_builder::{Built, Choice, Compiler, Freshness, Request, Rows, compiler};
+use ferroflash_ptx_builder::{Built, Choice, Compiler, Freshness, Parts, Request, Rows, compiler};
 
 use crate::assemble::{self, Keep, Share, Usage};
 use crate::tools;
@@ -45,10 +45,14 @@ pub struct BuildPtx {
     /// Decides which ones.
     #[arg(long, value_name = "SEED", default_value = "0")]
     seed: u64,
+    /// Compiles one of the parts, nine at most, that rustc gets one by one: as many successive numbers as there are choose all of them.
+    #[arg(long, value_name = "NUMBER")]
+    part: Option<u64>,
 }
 
-/// Of the modules' specialisations, `ci` assembles one in so many: all of them take ptxas half an hour.
-const CI_ONE_IN: NonZero<usize> = NonZero::new(16).expect("16 is not 0");
+/// Of the specialisations of the modules that `ci` compiles, it assembles one in so many: all of all modules take ptxas half an hour. No number of parts has
+/// a divisor in common with it, so that successive seeds have each specialisation of each part.
+const CI_ONE_IN: NonZero<usize> = NonZero::new(5).expect("5 is not 0");
 
 impl BuildPtx {
     /// What `demo` and `test` do: every architecture of the list, no assembling.
@@ -61,17 +65,31 @@ impl BuildPtx {
             no_assemble: true,
             one_in: NonZero::<usize>::MIN,
             seed: 0,
+            part: None,
         }
     }
 
-    /// What `ci` does: every architecture of the list, a sample by this seed assembled and checked.
+    /// A part of the modules of every architecture of the list, by this seed.
+    pub fn part(seed: u64) -> Self {
+        Self {
+            part: Some(seed),
+            ..Self::plain()
+        }
+    }
+
+    /// What `ci` assembles and checks: a sample of that part.
     pub fn sampled(seed: u64) -> Self {
         Self {
             no_assemble: false,
             one_in: CI_ONE_IN,
             seed,
-            ..Self::plain()
+            ..Self::part(seed)
         }
+    }
+
+    /// Whether all modules of an architecture are compiled.
+    pub fn is_whole(&self) -> bool {
+        self.part.is_none()
     }
 
     fn share(&self) -> Share {
@@ -131,10 +149,8 @@ pub fn each_arch(
         options.arch.iter().map(String::as_str).collect()
     };
     for arch in archs {
-        with(
-            arch,
-            &compile(workspace, &compiler, arch, rows_for(arch, options))?,
-        )?;
+        let built = compile(workspace, &compiler, arch, options)?;
+        with(arch, &built)?;
     }
     Ok(compiler)
 }
@@ -148,15 +164,25 @@ fn rows_for(arch: &str, options: &BuildPtx) -> Rows {
     }
 }
 
-fn compile(workspace: &Workspace, compiler: &Compiler, arch: &str, rows: Rows) -> Result<Built> {
+fn compile(
+    workspace: &Workspace,
+    compiler: &Compiler,
+    arch: &str,
+    options: &BuildPtx,
+) -> Result<Built> {
     let begun = Instant::now();
     let kernels = workspace.root.join("kernels-gpu");
-    let out = workspace.ptx();
+    // A folder of their own: those of all parts stay.
+    let (parts, out) = match options.part {
+        None => (Parts::All, workspace.ptx()),
+        Some(number) => (Parts::One(number), workspace.ptx().join("part")),
+    };
     let built = ferroflash_ptx_builder::build(&Request {
         compiler,
         kernels: &kernels,
         arch,
-        rows,
+        rows: rows_for(arch, options),
+        parts,
         out: &out,
     })?;
     let state = match built.freshness {

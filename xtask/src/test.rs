@@ -9,7 +9,6 @@ use anyhow::Result;
 
 use crate::bindings;
 use crate::parts::{self, Length, Part};
-use crate::ptx::{self, BuildPtx};
 use crate::seen;
 use crate::times;
 use crate::workspace::Workspace;
@@ -18,7 +17,7 @@ use crate::workspace::Workspace;
 /// written at once, but wherever the harness is with a line of its own.
 const NOT_RUN: &str = "[not run] ";
 
-/// Runs everything that needs no GPU: the PTX, every test of the workspace with the emulated kernels, doctests.
+/// Runs everything that needs no GPU: every test of the workspace with the emulated kernels, doctests.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Test {
     /// Leaves out the large sets of cases.
@@ -106,7 +105,7 @@ impl Counts {
     }
 }
 
-/// Builds the PTX, runs the tests, prints the counts.
+/// Runs the tests, prints the counts.
 pub fn test(workspace: &Workspace, options: &Test) -> Result<bool> {
     let counts = match options.bindings {
         true => bindings::count(workspace)?,
@@ -122,9 +121,8 @@ pub fn test(workspace: &Workspace, options: &Test) -> Result<bool> {
     Ok(counts.n_failed == 0)
 }
 
-/// Builds the PTX and runs the tests, part by part.
+/// Runs the tests, part by part.
 fn count(workspace: &Workspace, options: &Test) -> Result<Counts> {
-    ptx::build_ptx(workspace, &BuildPtx::plain())?;
     let seed = options.seed.unwrap_or_else(any_seed);
     let of_seed = format!("seed {seed}: `cargo xtask test --seed {seed}` takes the same cases");
     eprintln!("{of_seed}");
@@ -160,7 +158,8 @@ fn cargo(workspace: &Workspace, options: &Test, seed: u64, part: &Part) -> Comma
     command
         .envs(options.environment(seed))
         .current_dir(&workspace.root)
-        .args(["test", "--workspace", "--all-features", "--no-fail-fast"])
+        .args(["test", "--workspace", "--no-fail-fast"])
+        .args(["--features", &part.features])
         .args(&part.targets);
     if options.quick {
         command.args(["--", "--skip", "::full", "--skip", "::random"]);

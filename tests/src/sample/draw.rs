@@ -11,6 +11,9 @@ const ONE_IN: f64 = 32.0;
 /// Of the strata that only [`Share::Sixth`] asks for, a sample has one in so many.
 const STRATA_ONE_IN: u64 = 6;
 
+/// Of those that no set asks for in every sample, whatever its share ([`Member::thinned`]).
+const THINNED_ONE_IN: u64 = 12;
+
 /// What a set asks of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
@@ -25,6 +28,8 @@ pub enum Share {
 pub struct Member {
     /// What it is an example of.
     pub strata: Vec<String>,
+    /// What it is an example of, too, of which samples have a part each, whatever its set asks for.
+    pub thinned: Vec<String>,
     /// What it is an example of, too, of which every sample has one, whatever its set asks for.
     pub rule: Option<String>,
     /// How good an example it is: of a stratum only the best ones count.
@@ -36,7 +41,7 @@ pub struct Member {
 impl Member {
     /// All that it is an example of.
     fn all(&self) -> impl Iterator<Item = &str> {
-        let strata = self.strata.iter().chain(&self.rule);
+        let strata = self.strata.iter().chain(&self.thinned).chain(&self.rule);
         strata.map(String::as_str)
     }
 
@@ -80,30 +85,23 @@ pub fn draw(sets: &[Members], seed: u64) -> Vec<Vec<usize>> {
 /// The best examples of each stratum that a sample has to have.
 fn needed(sets: &[Members], seed: u64) -> BTreeMap<&str, Vec<Place>> {
     let mut strata: BTreeMap<&str, Vec<Place>> = BTreeMap::new();
-    let mut asked: BTreeSet<&str> = BTreeSet::new();
+    let (mut asked, mut thinned) = (BTreeSet::new(), BTreeSet::new());
     for (of_set, set) in sets.iter().enumerate() {
         for (number, member) in set.members.iter().enumerate() {
             for stratum in member.all() {
                 strata.entry(stratum).or_default().push((of_set, number));
             }
             asked.extend(member.rule.as_deref());
+            thinned.extend(member.thinned.iter().map(String::as_str));
             if set.share == Share::Strata {
                 asked.extend(member.strata.iter().map(String::as_str));
             }
         }
     }
-    let thinned: Vec<&str> = strata
-        .keys()
-        .filter(|&stratum| !asked.contains(stratum))
-        .copied()
-        .collect();
-    let first = seed % STRATA_ONE_IN;
-    asked.extend(
-        thinned
-            .into_iter()
-            .skip(first as usize)
-            .step_by(STRATA_ONE_IN as usize),
-    );
+    let is_of_set = |stratum: &&str| !asked.contains(stratum) && !thinned.contains(stratum);
+    let of_sets: Vec<&str> = strata.keys().copied().filter(is_of_set).collect();
+    asked.extend(of_seed(of_sets, seed, STRATA_ONE_IN));
+    asked.extend(of_seed(thinned, seed, THINNED_ONE_IN));
     strata.retain(|stratum, _| asked.contains(stratum));
     for places in strata.values_mut() {
         let reach = |&(set, number): &Place| sets[set].members[number].reach;
@@ -111,6 +109,16 @@ fn needed(sets: &[Members], seed: u64) -> BTreeMap<&str, Vec<Place>> {
         places.retain(|place| Some(reach(place)) == most);
     }
     strata
+}
+
+/// One in so many: as many seeds, one after the other, have all.
+fn of_seed<'a>(
+    strata: impl IntoIterator<Item = &'a str>,
+    seed: u64,
+    one_in: u64,
+) -> impl Iterator<Item = &'a str> {
+    let first = (seed % one_in) as usize;
+    strata.into_iter().skip(first).step_by(one_in as usize)
 }
 
 struct Drawing<'a> {
@@ -303,6 +311,22 @@ mod tests {
                 assert!(met.contains(stratum), "{met:?}");
             }
         }
+    }
+
+    #[test]
+    fn what_no_set_asks_for_is_in_one_of_twelve_samples() {
+        let mut sets = sets();
+        for (at, member) in sets[0].members.iter_mut().enumerate() {
+            member.thinned = vec![format!("part {at:02}")];
+        }
+        let n_seeds = THINNED_ONE_IN;
+        let drawn: Vec<_> = (0..n_seeds)
+            .map(|seed| draw(&sets, seed)[0].clone())
+            .collect();
+        let met: BTreeSet<usize> = drawn.iter().flatten().copied().collect();
+        assert_eq!(met.len(), sets[0].members.len(), "{drawn:?}");
+        let most = drawn.iter().map(Vec::len).max();
+        assert!(most < Some(sets[0].members.len() / 3), "{drawn:?}");
     }
 
     #[test]

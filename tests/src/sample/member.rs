@@ -9,21 +9,35 @@ use crate::ways::{self, Given};
 /// Rows of the smallest tiles.
 const TILE_ROWS: usize = 64;
 
-/// Of these passes the kernels, each with its constants (so the kind of mask) and what is decided when it is launched. A pass that is refused, or has nothing to
-/// compute, has none.
+/// What a case is an example of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Strata {
+    /// Kernels; and each kind of kernel with its tiles, its constants (so the kind of mask) and what is decided when it is launched.
+    pub kinds: Vec<String>,
+    /// The same for each head_dim.
+    pub of_head_dims: Vec<String>,
+}
+
+/// Of these passes. A pass that is refused, or has nothing to compute, has none.
 pub fn strata(
     device: &Device,
     algorithm: Algorithm,
     passes: &[Pass],
     (problem, given): (Problem, Given),
-) -> Vec<String> {
+) -> Strata {
     let (info, backend, place) = (device.info(), device.backend(), device.place());
     let call = (&problem, given);
     let of_pass = |&pass: &Pass| ways::planned(info, backend, place, Some(algorithm), pass, call);
-    let plans = passes.iter().filter_map(of_pass);
-    plans
-        .flat_map(|plan| plan.launches.iter().map(ways::kernel).collect::<Vec<_>>())
-        .collect()
+    let plans: Vec<_> = passes.iter().filter_map(of_pass).collect();
+    let mut strata = Strata::default();
+    for launch in plans.iter().flat_map(|plan| &plan.launches) {
+        let variant = launch.variant;
+        let kind = ways::kernel(launch);
+        let columns = (problem.head_dim(), problem.head_dim_v());
+        strata.of_head_dims.push(format!("{columns:?} {kind}"));
+        strata.kinds.extend([variant.name.to_owned(), kind]);
+    }
+    strata
 }
 
 /// Tiles of a sequence's queries, and of its keys.
@@ -79,8 +93,10 @@ pub fn member(
 ) -> Member {
     let given = Given::of_case(case);
     let of_problem = |problem| strata(device, algorithm, passes, (problem, given));
+    let strata = problem.map(of_problem).unwrap_or_default();
     Member {
-        strata: problem.map(of_problem).unwrap_or_default(),
+        strata: strata.kinds,
+        thinned: strata.of_head_dims,
         rule: None,
         reach: reach(case),
         cost: cost(case),

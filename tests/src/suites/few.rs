@@ -8,7 +8,7 @@ macro_rules! few_suite {
             use $crate::cases::{aimed, few};
             use $crate::path;
             use $crate::subject::Subject;
-            use $crate::suite::check_all;
+            use $crate::suite::check_aimed;
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash2;
@@ -16,12 +16,12 @@ macro_rules! few_suite {
             #[test]
             fn many_splits() {
                 let cases = aimed::many_splits(ALGORITHM);
-                check_all(&SUBJECT, ALGORITHM, path!("many_splits"), cases);
+                check_aimed(&SUBJECT, ALGORITHM, path!("many_splits"), cases);
             }
 
             #[test]
             fn many_sequences() {
-                check_all(
+                check_aimed(
                     &SUBJECT,
                     ALGORITHM,
                     path!("many_sequences"),

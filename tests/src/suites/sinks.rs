@@ -1,7 +1,7 @@
 //! The tests of sinks of heads.
 
 /// Makes the tests of sinks: a module of this name for a subject and an algorithm, in it a test for each of these sets of cases. Those behind
-/// `all` run as a whole on the emulator, too.
+/// `all` are aimed ones, of which a sample has a third.
 #[macro_export]
 macro_rules! sinks_suite {
     ($subject:path { $module:ident: $algorithm:ident { $($set:ident),+ $(,)? } $(all { $($whole:ident),+ })? }) => {
@@ -15,7 +15,7 @@ macro_rules! sinks_suite {
         fn $set() {
             let algorithm = ferroflash::Algorithm::$algorithm;
             let test = concat!(module_path!(), "::", stringify!($set));
-            $crate::suite::check_all(&$subject, algorithm, test, $crate::cases::sinks::$set());
+            $crate::suite::check_aimed(&$subject, algorithm, test, $crate::cases::sinks::$set());
         }
     };
 }

@@ -14,7 +14,7 @@ use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{Arch, Variant};
 
 use crate::error::at;
-use crate::{Error, Request};
+use crate::{Error, Parts, Request};
 
 /// rustc's name for PTX.
 pub const TARGET: &str = "nvptx64-nvidia-cuda";
@@ -71,13 +71,13 @@ pub fn flags(arch: &str) -> Vec<String> {
     .to_vec()
 }
 
-/// The PTX of every part: each part's rows, and rustc's text.
+/// The PTX of every part that the request asks for: each part's rows, and rustc's text.
 pub fn parts<'a>(
     request: &Request,
     sysroot: &Path,
     rows: &[&'a Variant],
 ) -> Result<Vec<(Vec<&'a Variant>, String)>, Error> {
-    let parts = deal(rows);
+    let parts = chosen(deal(rows), request.parts);
     let next = AtomicUsize::new(0);
     let texts: Vec<Mutex<Option<Result<String, Error>>>> =
         parts.iter().map(|_| Mutex::new(None)).collect();
@@ -88,15 +88,15 @@ pub fn parts<'a>(
         for _ in 0..workers {
             scope.spawn(|| {
                 loop {
-                    let part_idx = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(part) = parts.get(part_idx) else {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some((part_idx, part)) = parts.get(at) else {
                         return;
                     };
-                    let text = compile(request, sysroot, part_idx, part);
+                    let text = compile(request, sysroot, *part_idx, part);
                     if text.is_err() {
                         next.store(parts.len(), Ordering::Relaxed);
                     }
-                    *texts[part_idx]
+                    *texts[at]
                         .lock()
                         .unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(text);
                 }
@@ -109,7 +109,8 @@ pub fn parts<'a>(
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     });
     let results = texts.collect::<Result<Vec<_>, _>>()?;
-    Ok(parts.into_iter().zip(results).collect())
+    let rows = parts.into_iter().map(|(_, rows)| rows);
+    Ok(rows.zip(results).collect())
 }
 
 /// Deals the rows out one by one: neighbours in the list cost about the same. Rows that are compiled apart have a part of their own, the last one.
@@ -124,6 +125,16 @@ fn deal<'a>(rows: &[&'a Variant]) -> Vec<Vec<&'a Variant>> {
         .collect();
     parts.extend((!apart.is_empty()).then_some(apart));
     parts
+}
+
+/// Those of the parts that are asked for, each with its place: its text is the same whether the others are compiled or not.
+fn chosen<T>(parts: Vec<T>, asked: Parts) -> Vec<(usize, T)> {
+    let n_parts = parts.len().max(1) as u64;
+    let is_chosen = |&(at, _): &(usize, T)| match asked {
+        Parts::All => true,
+        Parts::One(number) => number % n_parts == at as u64,
+    };
+    parts.into_iter().enumerate().filter(is_chosen).collect()
 }
 
 /// The constants that no row of the part asks for. In the code of rows that are compiled apart they would be asked for all the same.
@@ -226,6 +237,11 @@ mod tests {
                 );
             }
         }
+        let [all, one, next] = [Parts::All, Parts::One(7), Parts::One(8)]
+            .map(|parts| chosen(vec!['a', 'b', 'c'], parts));
+        assert_eq!(all, [(0, 'a'), (1, 'b'), (2, 'c')]);
+        assert_eq!((one, next), (vec![(1, 'b')], vec![(2, 'c')]));
+        assert!(chosen(Vec::<char>::new(), Parts::One(1)).is_empty());
         assert!(STAMPED.iter().all(Variant::is_compiled_apart));
     }
 }

@@ -20,6 +20,7 @@ pub fn key(request: &Request) -> Result<String, Error> {
     compiler(request.compiler).hash(&mut hasher);
     compile::flags(request.arch).hash(&mut hasher);
     request.rows.hash(&mut hasher);
+    request.parts.hash(&mut hasher);
     let source = request.kernels.join("src");
     for path in device_sources(request.kernels)? {
         path.strip_prefix(&source)

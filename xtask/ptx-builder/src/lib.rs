@@ -69,6 +69,15 @@ pub enum Rows {
     All,
 }
 
+/// Which of the parts that rustc compiles apart are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Parts {
+    /// All.
+    All,
+    /// One, which a number chooses: as many numbers as there are parts, one after the other, choose each.
+    One(u64),
+}
+
 /// The rows that are built for the architecture `arch` (`sm_80`, `sm_90a`, …).
 pub fn rows(arch: &str, which: Rows) -> Result<Vec<&'static Variant>, Error> {
     let capability = compute_capability(arch)?;
@@ -115,6 +124,8 @@ pub struct Request<'a> {
     pub arch: &'a str,
     /// Which rows to build.
     pub rows: Rows,
+    /// Which parts of these.
+    pub parts: Parts,
     /// The folder for results, which may be shared by several callers: modules go to `<out>/<arch>/<variant>.ptx`.
     pub out: &'a Path,
 }
@@ -133,7 +144,8 @@ pub fn build(request: &Request) -> Result<Built, Error> {
     }
     let sysroot = sysroot::prepare(request)?;
     let texts = compile::parts(request, &sysroot, &rows)?;
-    let modules = module::split(request.arch, &texts, &rows)?;
+    let of_parts = texts.iter().flat_map(|(rows, _)| rows.iter().copied());
+    let modules = module::split(request.arch, &texts, &of_parts.collect::<Vec<_>>())?;
     let modules = output::store(request, &key, modules)?;
     Ok(Built {
         modules,
