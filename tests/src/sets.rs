@@ -52,6 +52,9 @@ pub enum Cases {
 
 inventory::collect!(Set);
 
+/// How many times as long a case takes whose scores are edited: several expressions are evaluated for each of them, by the kernel and by the oracle.
+const COST_OF_EXPRESSIONS: u64 = 3;
+
 /// Makes the test of a set of cases, and makes the set known: `set!(name, subject, algorithm, share, kind cases)`.
 #[macro_export]
 macro_rules! set {
@@ -171,7 +174,10 @@ impl Set {
         match self.cases {
             Cases::Plain(cases) => of(cases(), |c| Entry::new(c, [c.problem()])),
             Cases::Pages(cases) => of(cases(), |c| Entry::new(&c.case, [c.problem()])),
-            Cases::PagedScores(cases) => of(cases(), |c| Entry::new(&c.paged.case, [c.problem()])),
+            Cases::PagedScores(cases) => of(cases(), |c| Entry {
+                rule: Some(format!("rule {:?}", c.rule)),
+                ..Entry::new(&c.paged.case, [c.problem()])
+            }),
             Cases::Fp8(cases) => of(cases(), |c| Entry::new(&c.paged.case, [c.problem()])),
             // Each runs with its keys side by side, too.
             Cases::Latent(cases) => of(cases(), |c| {
@@ -203,6 +209,9 @@ impl Set {
             let mut member = sample::member(&device, self.algorithm, passes, &entry.case, problem);
             if member.strata.is_empty() {
                 member.strata.push(format!("{}: no kernel", self.test));
+            }
+            if entry.rule.is_some() {
+                member.cost *= COST_OF_EXPRESSIONS;
             }
             member.rule = entry.rule;
             member

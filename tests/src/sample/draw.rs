@@ -86,24 +86,33 @@ pub fn draw(sets: &[Members], seed: u64) -> Vec<Vec<usize>> {
 fn needed(sets: &[Members], seed: u64) -> BTreeMap<&str, Vec<Place>> {
     let mut strata: BTreeMap<&str, Vec<Place>> = BTreeMap::new();
     let (mut asked, mut thinned) = (BTreeSet::new(), BTreeSet::new());
+    let mut rules = BTreeSet::new();
     for (of_set, set) in sets.iter().enumerate() {
         for (number, member) in set.members.iter().enumerate() {
             for stratum in member.all() {
                 strata.entry(stratum).or_default().push((of_set, number));
             }
-            asked.extend(member.rule.as_deref());
+            rules.extend(member.rule.as_deref());
             thinned.extend(member.thinned.iter().map(String::as_str));
             if set.share == Share::Strata {
                 asked.extend(member.strata.iter().map(String::as_str));
             }
         }
     }
-    let is_of_set = |stratum: &&str| !asked.contains(stratum) && !thinned.contains(stratum);
+    let is_of_set = |stratum: &&str| {
+        let others = [&asked, &thinned, &rules];
+        others.iter().all(|others| !others.contains(stratum))
+    };
     let of_sets: Vec<&str> = strata.keys().copied().filter(is_of_set).collect();
     asked.extend(of_seed(of_sets, seed, STRATA_ONE_IN));
     asked.extend(of_seed(thinned, seed, THINNED_ONE_IN));
+    asked.extend(&rules);
     strata.retain(|stratum, _| asked.contains(stratum));
-    for places in strata.values_mut() {
+    // How far loops go round makes no better example of a rule.
+    let of_loops = strata
+        .iter_mut()
+        .filter(|(stratum, _)| !rules.contains(*stratum));
+    for (_, places) in of_loops {
         let reach = |&(set, number): &Place| sets[set].members[number].reach;
         let most = places.iter().map(reach).max();
         places.retain(|place| Some(reach(place)) == most);
