@@ -45,7 +45,7 @@ mod _native {
     #[pymodule_export]
     use crate::problem::Problem;
     #[pymodule_export]
-    use crate::raw::{Append, Backward, Forward, Rotate};
+    use crate::raw::{Append, Backward, Door, Forward, Planned, Rotate, forward_of_graph};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
