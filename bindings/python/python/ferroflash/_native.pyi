@@ -315,6 +315,12 @@ class Door:
         softcap: Any,
     ) -> Any | None:
         """o, or with `both` o and lse; None where the call is not plain."""
+    def behind_sdpa(self, q: Any, k: Any, v: Any, causal: bool, scale: float | None) -> tuple[Any, Any] | None:
+        """o and lse of tensors `[batch, heads, seqlen, head_dim]`, o in the order of q's memory; None where the door does not serve the call."""
+    def behind_sdpa_backward(
+        self, d_o: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, causal: bool, scale: float | None
+    ) -> list[Any] | None:
+        """The gradients of q, k and v, each in the order of its memory; None where the door does not serve the call."""
     def attention(self, q: Any, k: Any, v: Any, lengths: tuple[Any, ...] | None, numbers: tuple[Any, ...]) -> tuple[Any, Any] | None:
         """o and lse; None where the call is not plain."""
 

@@ -37,9 +37,11 @@ pub(super) enum Kind {
     U8,
 }
 
-/// A contiguous tensor that is to be there.
+/// A tensor that is to be there.
 pub(super) struct Wanted<'a> {
     shape: &'a [i64],
+    /// `None`: it is contiguous.
+    strides: Option<&'a [i64]>,
     kind: Kind,
     by: By,
 }
@@ -48,20 +50,34 @@ pub(super) struct Wanted<'a> {
 #[derive(Clone, Copy)]
 enum By {
     EmptyLike,
+    /// In the order of the other's memory.
+    EmptyInOrder,
     NewEmpty,
 }
 
 impl<'a> Wanted<'a> {
-    /// Of the shape and the type of a tensor that is there.
+    /// Of the shape and the type of a tensor that is there; contiguous.
     pub(super) fn like(shape: &'a [i64], kind: Kind) -> Wanted<'a> {
-        let by = By::EmptyLike;
-        Wanted { shape, kind, by }
+        Wanted::by(shape, None, kind, By::EmptyLike)
     }
 
-    /// Of this shape and type.
+    /// Of the shape and the type of a tensor that is there, with the strides that `torch.empty_like` gives it.
+    pub(super) fn in_order(shape: &'a [i64], strides: &'a [i64], kind: Kind) -> Wanted<'a> {
+        Wanted::by(shape, Some(strides), kind, By::EmptyInOrder)
+    }
+
+    /// Of this shape and type; contiguous.
     pub(super) fn of(shape: &'a [i64], kind: Kind) -> Wanted<'a> {
-        let by = By::NewEmpty;
-        Wanted { shape, kind, by }
+        Wanted::by(shape, None, kind, By::NewEmpty)
+    }
+
+    fn by(shape: &'a [i64], strides: Option<&'a [i64]>, kind: Kind, by: By) -> Wanted<'a> {
+        Wanted {
+            shape,
+            strides,
+            kind,
+            by,
+        }
     }
 }
 
@@ -141,6 +157,9 @@ impl Aten {
         let mut strides = [1; super::view::MOST_DIMS];
         for at in (1..n_dims).rev() {
             strides[at - 1] = strides[at] * wanted.shape[at].max(1);
+        }
+        if let Some(given) = wanted.strides {
+            strides[..n_dims].copy_from_slice(given);
         }
         let (kind, index) = ordinal.map_or((self.cpu, 0), |ordinal| (self.cuda, ordinal));
         let dtype = self.kinds[wanted.kind as usize];
@@ -292,6 +311,7 @@ impl Memory {
                 let contiguous = self.contiguous.bind(py);
                 self.empty_like.bind(py).call((like,), Some(contiguous))?
             }
+            By::EmptyInOrder => self.empty_like.bind(py).call1((like,))?,
             By::NewEmpty => {
                 let shape = PyTuple::new(py, wanted.shape)?;
                 let kind = self.kinds[wanted.kind as usize].bind(py);

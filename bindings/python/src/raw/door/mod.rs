@@ -28,6 +28,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lru::LruCache;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -153,6 +154,51 @@ impl Door {
             None => Ok(None),
         }
     }
+
+    /// What `aten::_scaled_dot_product_flash_attention` computes, without dropout: o and lse, of tensors `[batch, heads, seqlen, head_dim]`. o is like q, in
+    /// the order of its memory. None where the door does not serve the call.
+    fn behind_sdpa(
+        &self,
+        q: &Bound<'_, PyAny>,
+        k: &Bound<'_, PyAny>,
+        v: &Bound<'_, PyAny>,
+        causal: &Bound<'_, PyAny>,
+        scale: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<(Py<PyAny>, Py<PyAny>)>> {
+        let qkv = [q, k, v];
+        let Some((call, planned)) = self.behind(qkv, causal, scale)? else {
+            return Ok(None);
+        };
+        if call.views[0].strides_in_order().is_none() {
+            return Ok(None);
+        }
+        let (o, lse) = planned.get().forward(qkv, &call, Order::HeadsFirst, 2)?;
+        Ok(lse.map(|lse| (o, lse)))
+    }
+
+    /// What `aten::_scaled_dot_product_flash_attention_backward` computes, without dropout: the gradients of q, k and v, each like it, in the order
+    /// of its memory. None where the door does not serve the call.
+    #[expect(clippy::too_many_arguments, reason = "PyTorch's operator has as many")]
+    fn behind_sdpa_backward(
+        &self,
+        d_o: &Bound<'_, PyAny>,
+        q: &Bound<'_, PyAny>,
+        k: &Bound<'_, PyAny>,
+        v: &Bound<'_, PyAny>,
+        o: &Bound<'_, PyAny>,
+        lse: &Bound<'_, PyAny>,
+        causal: &Bound<'_, PyAny>,
+        scale: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<[Option<Py<PyAny>>; 3]>> {
+        let qkv = [q, k, v];
+        let Some((call, planned)) = self.behind(qkv, causal, scale)? else {
+            return Ok(None);
+        };
+        let given = (o, lse, d_o, None);
+        planned
+            .get()
+            .differentiate(qkv, &call, given, Order::HeadsFirst)
+    }
 }
 
 impl Door {
@@ -169,35 +215,27 @@ impl Door {
         if !means.torch.is_plain(&qkv)? {
             return Ok(None);
         }
-        let Some(call) = Call::of(means, qkv, lengths)? else {
+        let Some(call) = Call::of(means, qkv, lengths, Order::RowsFirst) else {
             return Ok(None);
         };
-        let [q, k, v] = &call.views;
-        let on_cuda = q.ordinal().is_some();
+        let on_cuda = call.views[0].ordinal().is_some();
         if !means.torch.is_cast_already(qkv[0], on_cuda)? {
             return Ok(None);
         }
-        let exact = on_cuda && q.is_f32() && means.torch.is_exact(py)?;
-        let mut words = call.words;
-        let n_words_of_tensors = words.as_slice().len();
-        numbers.spell(exact, &mut words);
-        let planned = match self.kept(py, words.as_slice()) {
-            Some(planned) => planned,
-            None => self.planned(py, qkv, lengths, numbers, &words, n_words_of_tensors)?,
-        };
+        let given = (qkv, lengths, Order::RowsFirst);
+        let planned = self.plan_of(py, &call, given, numbers)?;
         let of_call = planned.get();
-        if !of_call.reads([q.address, k.address, v.address]) {
+        if !of_call.reads(&call.views) {
             return Ok(None);
         }
         if means.torch.is_grad_enabled(py)? && means.torch.asks_for_gradients(&qkv)? {
             return self.in_graph(py, qkv, lengths, planned, both).map(Some);
         }
-        of_call
-            .forward(qkv, &call.views, call.lengths, both)
-            .map(|(o, lse)| match lse {
-                Some(lse) if both => Ok(Some((o, lse).into_pyobject(py)?.into_any().unbind())),
-                _ => Ok(Some(o)),
-            })?
+        let n_kept = if both { 2 } else { 1 };
+        match of_call.forward(qkv, &call, Order::RowsFirst, n_kept)? {
+            (o, Some(lse)) => Ok(Some((o, lse).into_pyobject(py)?.into_any().unbind())),
+            (o, None) => Ok(Some(o)),
+        }
     }
 
     /// As a node of autograd's graph.
@@ -228,15 +266,32 @@ impl Door {
         plans.get(words).map(|planned| planned.clone_ref(py))
     }
 
-    /// Plans a call, or says why it is refused.
+    /// The plan of a call; or says why it is refused.
+    fn plan_of(
+        &self,
+        py: Python<'_>,
+        call: &Call,
+        given: Given<'_, '_>,
+        numbers: &Numbers,
+    ) -> PyResult<Py<Planned>> {
+        let [q, ..] = &call.views;
+        let exact = q.ordinal().is_some() && q.is_f32() && self.means.torch.is_exact(py)?;
+        let mut words = call.words;
+        numbers.spell(exact, &mut words);
+        match self.kept(py, words.as_slice()) {
+            Some(planned) => Ok(planned),
+            None => self.planned(py, call, given, numbers, words.as_slice()),
+        }
+    }
+
+    /// Plans a call that is seen for the first time.
     fn planned(
         &self,
         py: Python<'_>,
-        [q, k, v]: [&Bound<'_, PyAny>; 3],
-        lengths: Option<&Bound<'_, PyTuple>>,
+        call: &Call,
+        ([q, k, v], lengths, order): Given<'_, '_>,
         numbers: &Numbers,
-        words: &Words,
-        n_words_of_tensors: usize,
+        words: &[i64],
     ) -> PyResult<Py<Planned>> {
         let numbers = (
             numbers.max_seqlen_q,
@@ -246,9 +301,14 @@ impl Door {
             numbers.right,
             numbers.num_splits,
         );
+        let tensors = (
+            order.rows_first(q)?,
+            order.rows_first(k)?,
+            order.rows_first(v)?,
+        );
+        let (q, k, v) = tensors;
         let found = self.plan.bind(py).call1((q, k, v, lengths, numbers))?;
-        let words = words.as_slice();
-        let planned = Planned::new(&self.means, &words[..n_words_of_tensors], found.extract()?);
+        let planned = Planned::new(&self.means, call.words.as_slice(), found.extract()?);
         let planned = Py::new(py, planned)?;
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         // What falls out is let go when the lock is.
@@ -256,6 +316,72 @@ impl Door {
         drop(plans);
         drop(fallen);
         Ok(planned)
+    }
+
+    /// A call of SDPA's operators, and its plan. Nobody has to be asked whether it is plain: what sees calls has seen this one before PyTorch calls
+    /// what is behind an operator.
+    fn behind(
+        &self,
+        qkv: [&Bound<'_, PyAny>; 3],
+        causal: &Bound<'_, PyAny>,
+        scale: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<(Call, Py<Planned>)>> {
+        let (Some(causal), Some(softmax_scale)) = (truth(causal), real(scale)) else {
+            return Ok(None);
+        };
+        let numbers = Numbers {
+            softmax_scale,
+            right: causal.then_some(0),
+            ..Numbers::default()
+        };
+        let Some(call) = Call::of(&self.means, qkv, None, Order::HeadsFirst) else {
+            return Ok(None);
+        };
+        let given = (qkv, None, Order::HeadsFirst);
+        let planned = self.plan_of(qkv[0].py(), &call, given, &numbers)?;
+        let is_read = planned.get().reads(&call.views);
+        Ok(is_read.then_some((call, planned)))
+    }
+}
+
+/// q, k and v, lengths, and how the three lie.
+type Given<'a, 'py> = (
+    [&'a Bound<'py, PyAny>; 3],
+    Option<&'a Bound<'py, PyTuple>>,
+    Order,
+);
+
+/// Which dimension comes first behind the batch.
+#[derive(Clone, Copy)]
+enum Order {
+    /// `[batch, seqlen, heads, head_dim]`, or packed.
+    RowsFirst,
+    /// `[batch, heads, seqlen, head_dim]`.
+    HeadsFirst,
+}
+
+impl Order {
+    /// A tensor in this order, in the other one where it is not that of plans.
+    fn rows_first<'py>(self, tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        match self {
+            Order::RowsFirst => Ok(tensor.clone()),
+            Order::HeadsFirst => tensor.call_method1(intern!(tensor.py(), "transpose"), (1, 2)),
+        }
+    }
+}
+
+impl Means {
+    /// A plain tensor, looked at, as plans have it; `None` of anything else.
+    fn view(&self, tensor: &Bound<'_, PyAny>, order: Order) -> Option<View> {
+        if !self.torch.is_tensor(tensor) {
+            return None;
+        }
+        // SAFETY: its type has been looked at.
+        let view = unsafe { self.viewer.view(tensor) }?;
+        match order {
+            Order::RowsFirst => Some(view),
+            Order::HeadsFirst => view.turned(),
+        }
     }
 }
 
@@ -273,50 +399,40 @@ impl Call {
         means: &Means,
         qkv: [&Bound<'_, PyAny>; 3],
         lengths: Option<&Bound<'_, PyTuple>>,
-    ) -> PyResult<Option<Call>> {
+        order: Order,
+    ) -> Option<Call> {
         let mut words = Words::new();
-        let view = |tensor: &Bound<'_, PyAny>| -> Option<View> {
-            if !means.torch.is_tensor(tensor) {
-                return None;
-            }
-            // SAFETY: its type has been looked at.
-            unsafe { means.viewer.view(tensor) }
-        };
-        let mut at = |tensor: &Bound<'_, PyAny>| {
-            let seen = view(tensor)?;
+        let mut at = |tensor: &Bound<'_, PyAny>, order: Order| {
+            let seen = means.view(tensor, order)?;
             seen.spell(&mut words);
             Some(seen)
         };
-        let [Some(q), Some(k), Some(v)] = qkv.map(&mut at) else {
-            return Ok(None);
-        };
+        let [q, k, v] = qkv;
+        let (q, k, v) = (at(q, order)?, at(k, order)?, at(v, order)?);
         let views = [q, k, v];
         let known = |view: &View| view.dtype().is_some() && view.is_beside(&q);
         if !views.iter().all(known) {
-            return Ok(None);
+            return None;
         }
         let mut addresses = [0; N_LENGTHS];
         if let Some(lengths) = lengths {
             if lengths.len() != N_LENGTHS {
-                return Ok(None);
+                return None;
             }
             let mut given = 0;
             for (index, length) in lengths.iter().enumerate() {
                 if length.is_none() {
                     continue;
                 }
-                let Some(seen) = at(&length) else {
-                    return Ok(None);
-                };
-                addresses[index] = seen.address;
+                addresses[index] = at(&length, Order::RowsFirst)?.address;
                 given |= 1 << index;
             }
             words.push(given);
         }
-        Ok(Some(Call {
+        Some(Call {
             views,
             lengths: addresses,
             words,
-        }))
+        })
     }
 }

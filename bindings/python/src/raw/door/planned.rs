@@ -9,8 +9,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use super::aten::{Kind, Wanted};
-use super::view::View;
-use super::{Call, Means, N_LENGTHS};
+use super::view::{MOST_DIMS, View};
+use super::{Call, Means, N_LENGTHS, Order};
 use crate::raw::beside::Beside;
 use crate::raw::{Backward, Forward};
 
@@ -70,52 +70,17 @@ impl Planned {
             [] => None,
             lengths => Some(PyTuple::new(py, lengths)?),
         };
-        let Some(call) = Call::of(&self.means, [q, k, v], lengths.as_ref())? else {
+        let order = Order::RowsFirst;
+        let Some(call) = Call::of(&self.means, [q, k, v], lengths.as_ref(), order) else {
             return Ok(None);
         };
-        if call.words.as_slice() != &*self.words {
+        if call.words.as_slice() != &*self.words || !self.reads(&call.views) {
             return Ok(None);
         }
-        let Some(of_outputs) = self.outputs(&call.views[0], [Some(o), Some(lse), Some(d_o), d_lse])
-        else {
+        let given = (o, lse, d_o, d_lse);
+        let Some(gradients) = self.differentiate([q, k, v], &call, given, order)? else {
             return Ok(None);
         };
-        let [q_at, k_at, v_at] = call.views.each_ref().map(|view| view.address);
-        if !self.reads([q_at, k_at, v_at]) {
-            return Ok(None);
-        }
-        let Some(backward) = self.of_strides(d_o, of_outputs.d_o.strides())? else {
-            return Ok(None);
-        };
-        let (backward, ordinal) = (backward.get(), call.views[0].ordinal());
-        let stream = self.stream(py, ordinal)?;
-        let kind = kind(&call.views[0]);
-        let wanted = call
-            .views
-            .each_ref()
-            .map(|view| Wanted::like(view.shape(), kind));
-        let Outputs { o, lse, d_o, d_lse } = of_outputs;
-        let fixed = [q_at, k_at, v_at, o.address, lse.address, d_o.address];
-        let d_lse = d_lse.map_or(0, |view| view.address);
-        let workspace = (ordinal, backward.workspace_bytes());
-        let pass = |[d_q, d_k, d_v]: [u64; 3], workspace| {
-            let [q, k, v, o, lse, d_o] = fixed;
-            let addresses = [q, k, v, o, lse, d_o, d_lse, d_q, d_k, d_v];
-            // SAFETY: as the module says; what has been read of tensors is held by the caller's arguments.
-            unsafe {
-                backward.enqueue(
-                    stream,
-                    workspace,
-                    addresses,
-                    call.lengths,
-                    &Beside::default(),
-                )
-            }
-        };
-        let gradients = self
-            .means
-            .memory
-            .run([q, k, v], wanted, 3, workspace, pass)?;
         let n_others = 2 + lengths.map_or(0, |_| N_LENGTHS);
         let others = (0..n_others).map(|_| None);
         let all: Vec<_> = gradients.into_iter().chain(others).collect();
@@ -137,15 +102,14 @@ pub(crate) fn forward_of_graph(
 ) -> PyResult<Py<PyAny>> {
     let (py, of_call, qkv) = (ctx.py(), planned.get(), [q, k, v]);
     let given = (!lengths.is_empty()).then_some(lengths);
-    let is_as_planned = |call: &Call| {
-        let addresses = call.views.each_ref().map(|view| view.address);
-        call.words.as_slice() == &*of_call.words && of_call.reads(addresses)
-    };
-    let call = Call::of(&of_call.means, qkv, given)?.filter(is_as_planned);
+    let order = Order::RowsFirst;
+    let is_as_planned =
+        |call: &Call| call.words.as_slice() == &*of_call.words && of_call.reads(&call.views);
+    let call = Call::of(&of_call.means, qkv, given, order).filter(is_as_planned);
     let call = call.ok_or_else(|| {
         PyRuntimeError::new_err("the tensors are not those that were planned for")
     })?;
-    let (o, Some(lse)) = of_call.forward(qkv, &call.views, call.lengths, true)? else {
+    let (o, Some(lse)) = of_call.forward(qkv, &call, order, 2)? else {
         return Err(PyRuntimeError::new_err("a forward pass gives lse"));
     };
     let mut saved = vec![
@@ -164,6 +128,55 @@ pub(crate) fn forward_of_graph(
     // A loss that does not depend on lse gives None for its gradient.
     ctx.setattr(intern!(py, "materialize_grads"), false)?;
     Ok((o, lse).into_pyobject(py)?.into_any().unbind())
+}
+
+/// o, lse, and the gradients of o and, or none, of lse.
+pub(super) type OfOutputs<'a, 'py> = (
+    &'a Bound<'py, PyAny>,
+    &'a Bound<'py, PyAny>,
+    &'a Bound<'py, PyAny>,
+    Option<&'a Bound<'py, PyAny>>,
+);
+
+/// How a result like another tensor lies.
+struct Results {
+    shape: [i64; MOST_DIMS],
+    n_dims: usize,
+    /// `None`: contiguous.
+    strides: Option<[i64; MOST_DIMS]>,
+    kind: Kind,
+}
+
+impl Results {
+    /// `None` where kernels do not write a result that is in the order of this tensor's memory.
+    fn like(view: &View, order: Order) -> Option<Results> {
+        let kind = match view.dtype()? {
+            Dtype::Bf16 => Kind::Bf16,
+            Dtype::F16 => Kind::F16,
+            Dtype::F32 => Kind::F32,
+        };
+        let (view, strides) = match order {
+            Order::RowsFirst => (*view, None),
+            Order::HeadsFirst => (view.turned()?, Some(view.strides_in_order()?)),
+        };
+        let n_dims = view.shape().len();
+        let mut shape = [1; MOST_DIMS];
+        shape[..n_dims].copy_from_slice(view.shape());
+        Some(Results {
+            shape,
+            n_dims,
+            strides,
+            kind,
+        })
+    }
+
+    fn wanted(&self) -> Wanted<'_> {
+        let shape = &self.shape[..self.n_dims];
+        match &self.strides {
+            None => Wanted::like(shape, self.kind),
+            Some(strides) => Wanted::in_order(shape, strides, self.kind),
+        }
+    }
 }
 
 /// What a backward pass is given beside q, k and v.
@@ -188,44 +201,80 @@ impl Planned {
         }
     }
 
-    /// Whether kernels read tensors that lie at these addresses.
-    pub(super) fn reads(&self, addresses: [u64; 3]) -> bool {
-        let bits = addresses.iter().fold(0, |bits, address| bits | address);
+    /// Whether kernels read q, k and v where they lie.
+    pub(super) fn reads(&self, views: &[View; 3]) -> bool {
+        let bits = views.iter().fold(0, |bits, view| bits | view.address);
         self.forward.is_some() && bits & self.misaligned == 0
     }
 
-    /// o and, where it is to be kept, lse, of tensors of its words.
+    /// o and, where two tensors are kept, lse, of a call of these words. o is in the order of q.
     pub(super) fn forward(
         &self,
         qkv: [&Bound<'_, PyAny>; 3],
-        views: &[View; 3],
-        lengths: [u64; N_LENGTHS],
-        keeps_lse: bool,
+        call: &Call,
+        order: Order,
+        n_kept: usize,
     ) -> PyResult<(Py<PyAny>, Option<Py<PyAny>>)> {
         let py = qkv[0].py();
         let none = || PyRuntimeError::new_err("no kernel reads tensors of these strides");
         let forward = self.forward.as_ref().ok_or_else(none)?.get();
-        let [q, k, v] = views;
+        let [q, k, v] = &call.views;
         let stream = self.stream(py, q.ordinal())?;
-        let wanted = [
-            Wanted::like(q.shape(), kind(q)),
-            Wanted::of(&self.shape_lse, Kind::F32),
-        ];
+        let of_o = Results::like(q, order).ok_or_else(none)?;
+        let wanted = [of_o.wanted(), Wanted::of(&self.shape_lse, Kind::F32)];
         let workspace = (q.ordinal(), forward.workspace_bytes());
         let pass = |[o, lse]: [u64; 2], workspace| {
             let addresses = [q.address, k.address, v.address, o, lse];
+            let beside = Beside::default();
             // SAFETY: as the module says; the tensors are held by the caller's arguments.
-            unsafe { forward.enqueue(stream, workspace, addresses, lengths, &Beside::default()) }
+            unsafe { forward.enqueue(stream, workspace, addresses, call.lengths, &beside) }
         };
-        let n_kept = if keeps_lse { 2 } else { 1 };
-        let kept = self
-            .means
-            .memory
-            .run([qkv[0]; 2], wanted, n_kept, workspace, pass)?;
-        let [Some(o), lse] = kept else {
-            return Err(PyRuntimeError::new_err("a forward pass gives o"));
+        let like = [qkv[0]; 2];
+        let memory = &self.means.memory;
+        match memory.run(like, wanted, n_kept, workspace, pass)? {
+            [Some(o), lse] => Ok((o, lse.filter(|_| n_kept == 2))),
+            _ => Err(PyRuntimeError::new_err("a forward pass gives o")),
+        }
+    }
+
+    /// The gradients of q, k and v, each in its order, of a call of these words, from o, lse, and the gradients of o and, or none, of lse. `None` where one
+    /// of these is not as kernels read it.
+    pub(super) fn differentiate(
+        &self,
+        qkv: [&Bound<'_, PyAny>; 3],
+        call: &Call,
+        given: OfOutputs<'_, '_>,
+        order: Order,
+    ) -> PyResult<Option<[Option<Py<PyAny>>; 3]>> {
+        let py = qkv[0].py();
+        let [q, k, v] = &call.views;
+        let Some(found) = self.outputs(q, given, order) else {
+            return Ok(None);
         };
-        Ok((o, lse))
+        let (Some(of_q), Some(of_k), Some(of_v)) = (
+            Results::like(q, order),
+            Results::like(k, order),
+            Results::like(v, order),
+        ) else {
+            return Ok(None);
+        };
+        let Some(backward) = self.of_strides((given.2, order), found.d_o.strides())? else {
+            return Ok(None);
+        };
+        let (backward, stream) = (backward.get(), self.stream(py, q.ordinal())?);
+        let wanted = [of_q.wanted(), of_k.wanted(), of_v.wanted()];
+        let d_lse = found.d_lse.map_or(0, |view| view.address);
+        let workspace = (q.ordinal(), backward.workspace_bytes());
+        let pass = |[d_q, d_k, d_v]: [u64; 3], workspace| {
+            let [q, k, v, o] = [q, k, v, &found.o].map(|view| view.address);
+            let (lse, d_o) = (found.lse.address, found.d_o.address);
+            let addresses = [q, k, v, o, lse, d_o, d_lse, d_q, d_k, d_v];
+            let beside = Beside::default();
+            // SAFETY: as the module says; what has been read of tensors is held by the caller's arguments.
+            unsafe { backward.enqueue(stream, workspace, addresses, call.lengths, &beside) }
+        };
+        let gradients = self.means.memory.run(qkv, wanted, 3, workspace, pass)?;
+        Ok(Some(gradients))
     }
 
     fn stream(&self, py: Python<'_>, ordinal: Option<i32>) -> PyResult<u64> {
@@ -241,18 +290,19 @@ impl Planned {
     }
 
     /// o, lse, d_o and d_lse, where they are as kernels read them.
-    fn outputs(&self, q: &View, given: [Option<&Bound<'_, PyAny>>; 4]) -> Option<Outputs> {
-        let Means { torch, viewer, .. } = &*self.means;
-        let view = |tensor: &Bound<'_, PyAny>| {
-            let is_tensor = torch.is_tensor(tensor);
-            // SAFETY: its type has been looked at.
-            is_tensor.then(|| unsafe { viewer.view(tensor) }).flatten()
-        };
-        let [o, lse, d_o, d_lse] = given;
-        let (o, lse, d_o) = (view(o?)?, view(lse?)?, view(d_o?)?);
+    fn outputs(
+        &self,
+        q: &View,
+        (o, lse, d_o, d_lse): OfOutputs<'_, '_>,
+        order: Order,
+    ) -> Option<Outputs> {
+        let means = &self.means;
+        let (o, d_o) = (means.view(o, order)?, means.view(d_o, order)?);
+        let of_rows = |tensor| means.view(tensor, Order::RowsFirst);
+        let lse = of_rows(lse)?;
         let d_lse = match d_lse {
             None => None,
-            Some(d_lse) => Some(view(d_lse)?),
+            Some(d_lse) => Some(of_rows(d_lse)?),
         };
         let is_of_q =
             |x: &View| x.is_beside(q) && x.shape() == q.shape() && x.address & self.misaligned == 0;
@@ -268,7 +318,7 @@ impl Planned {
     /// The backward pass for a gradient of o of these strides; `None` where no kernel reads it.
     fn of_strides(
         &self,
-        d_o: &Bound<'_, PyAny>,
+        (d_o, order): (&Bound<'_, PyAny>, Order),
         strides: &[i64],
     ) -> PyResult<Option<Py<Backward>>> {
         let py = d_o.py();
@@ -281,10 +331,8 @@ impl Planned {
         let found = match found {
             Some(found) => found,
             None => {
-                let planned = self
-                    .plan
-                    .bind(py)
-                    .call_method1(intern!(py, "backward"), (d_o,))?;
+                let (plan, d_o) = (self.plan.bind(py), order.rows_first(d_o)?);
+                let planned = plan.call_method1(intern!(py, "backward"), (d_o,))?;
                 let planned: Option<(Py<Backward>, u64)> = planned.extract()?;
                 let found = Arc::new(Differentiated {
                     strides: strides.to_vec(),
@@ -302,14 +350,5 @@ impl Planned {
             .backward
             .as_ref()
             .map(|backward| backward.clone_ref(py)))
-    }
-}
-
-/// The type of a tensor that attention has kernels for.
-fn kind(view: &View) -> Kind {
-    match view.dtype() {
-        Some(Dtype::Bf16) => Kind::Bf16,
-        Some(Dtype::F16) => Kind::F16,
-        Some(Dtype::F32) | None => Kind::F32,
     }
 }

@@ -102,6 +102,34 @@ impl View {
         &self.strides[..self.n_dims]
     }
 
+    /// `[batch, heads, seqlen, head_dim]` as `[batch, seqlen, heads, head_dim]`, or the other way round; `None` of other dimensions.
+    pub(super) fn turned(mut self) -> Option<View> {
+        self.shape.swap(1, 2);
+        self.strides.swap(1, 2);
+        (self.n_dims == MOST_DIMS).then_some(self)
+    }
+
+    /// Of `[batch, seqlen, heads, head_dim]`, turned: the strides that `torch.empty_like` gives a tensor like that one. `None` where rows of a
+    /// sequence would not follow each other with all their heads.
+    pub(super) fn strides_in_order(&self) -> Option<[i64; MOST_DIMS]> {
+        let turned = |[batch, row, head, column]: [i64; MOST_DIMS]| [batch, head, row, column];
+        if self.is_contiguous() {
+            return Some(turned(self.strides));
+        }
+        let [batch, row, head, column] = self.strides;
+        // PyTorch sorts dimensions by their strides; of equal ones it decides otherwise.
+        if !(batch > row && row > head && head > column) {
+            return None;
+        }
+        let [_, seqlen, heads, head_dim] = self.shape;
+        Some(turned([
+            seqlen * heads * head_dim,
+            heads * head_dim,
+            head_dim,
+            1,
+        ]))
+    }
+
     pub(super) fn is_f32(&self) -> bool {
         self.dtype() == Some(Dtype::F32)
     }

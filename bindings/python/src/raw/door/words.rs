@@ -6,6 +6,7 @@ use super::view::MOST_DIMS;
 const MOST_WORDS: usize = 9 * (2 + 2 * MOST_DIMS) + 8;
 
 /// The words of a call.
+#[derive(Clone, Copy)]
 pub(super) struct Words {
     n: usize,
     words: [i64; MOST_WORDS],
