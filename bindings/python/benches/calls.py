@@ -15,7 +15,8 @@ Providers run in shuffled order within each round. `fa4` is flash-attn-4, where 
 | without the door | the same calls the way that calls go which are not plain |
 | sdpa | `scaled_dot_product_attention`, its own choice of a backend, on tensors `[batch, heads, seqlen, head_dim]` |
 | sdpa, transposed | with the four transpositions that a model needs around it |
-| installed | sdpa with `ferroflash.install()`, on a GPU |
+| installed | sdpa with `ferroflash.install()`; on the processor, where SDPA does not ask for it, PyTorch's operator behind it |
+| installed, without the door | the same by our operators |
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-import ferroflash
 import torch
 from ferroflash import _call, _door, _torch, fa3, flash_attn_func
 from ferroflash import fa4 as spelled_as_fa4
+from ferroflash import sdpa as sdpa_module
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -128,6 +129,21 @@ def without_the_door() -> Iterator[None]:
         _torch.DOOR = before
 
 
+@contextmanager
+def installed(device: str) -> Iterator[None]:
+    overrides = sdpa_module._Overrides("CUDA" if device == "cuda" else "CPU")
+    try:
+        yield
+    finally:
+        overrides.remove()
+
+
+@contextmanager
+def installed_without_the_door(device: str) -> Iterator[None]:
+    with installed(device), without_the_door():
+        yield
+
+
 class Alone:
     """Our passes on addresses."""
 
@@ -170,6 +186,9 @@ def hosted(
     def bare(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
+    def behind(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
+
     rows = {
         "nothing": (passes(Nothing.apply, inputs, d_o), nullcontext),
         "empty operator": (passes(lambda q, k, v: empty_operator(q, k, v)[0], inputs, d_o), nullcontext),
@@ -181,8 +200,10 @@ def hosted(
         "sdpa": (passes(bare, turned, d_o.transpose(1, 2)), nullcontext),
         "sdpa, transposed": (passes(sdpa, inputs, d_o), nullcontext),
     }
+    of_sdpa = passes(bare if device == "cuda" else behind, turned, d_o.transpose(1, 2))
+    rows["installed"] = (of_sdpa, lambda: installed(device))
+    rows["installed, without the door"] = (of_sdpa, lambda: installed_without_the_door(device))
     if device == "cuda":
-        rows["installed"] = (passes(bare, turned, d_o.transpose(1, 2)), ferroflash.install)
         others = {name: row for name, row in providers().items() if name != "ferroflash"}
         rows |= {name: (passes(attention, inputs, d_o), context) for name, (attention, context) in others.items()}
     return rows
