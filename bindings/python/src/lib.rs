@@ -1,7 +1,7 @@
 //! The native module of the Python package `ferroflash`, `ferroflash._native`: attention on addresses.
 //!
-//! Python code beside it checks what callers give, allocates, and hands over addresses, strides and streams. Nothing here knows
-//! a framework.
+//! Python code beside it checks what callers give, allocates, and hands over addresses, strides and streams. Only the door of eager calls,
+//! `raw::door`, knows a framework: it does the same for plain tensors of PyTorch.
 //!
 //! | file | what |
 //! |---|---|
@@ -45,7 +45,7 @@ mod _native {
     #[pymodule_export]
     use crate::problem::Problem;
     #[pymodule_export]
-    use crate::raw::{Append, Backward, Forward, Rotate};
+    use crate::raw::{Append, Backward, Door, Forward, Planned, Rotate, forward_of_graph};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

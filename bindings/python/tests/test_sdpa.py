@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="[not run] no torch")
 
 import ferroflash  # noqa: E402
-from ferroflash import sdpa  # noqa: E402
+from ferroflash import _door, _torch, sdpa  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
@@ -50,9 +50,14 @@ def close(ours, wanted):
     torch.testing.assert_close(ours.double(), wanted, atol=TOLERANCE, rtol=TOLERANCE)
 
 
-@pytest.fixture
-def operators():
-    """ferroflash behind aten's operators on this machine's device."""
+@pytest.fixture(params=["library", "python", "closed"])
+def operators(request, monkeypatch):
+    """ferroflash behind aten's operators on this machine's device: through a door that allocates by PyTorch's library, or by its functions of Python, or by
+    ferroflash's operators."""
+    if request.param == "closed":
+        monkeypatch.setattr(_torch, "DOOR", _door._Closed())
+    elif request.param == "python":
+        monkeypatch.setattr(_torch, "DOOR", _door.opened(_torch._Plain, library=False, table=False))
     overrides = sdpa._Overrides("CUDA" if DEVICE == "cuda" else "CPU")
     yield
     overrides.remove()
@@ -88,6 +93,38 @@ def test_a_scale_and_memory_with_gaps(operators):
     assert o.stride() == torch.empty_like(q).stride()
     for ours, wanted_gradient in zip(gradients(o, (q, k, v)), gradients(wanted, of), strict=True):
         close(ours, wanted_gradient)
+
+
+SIZES = [dict(batch=1), dict(batch=1, heads=1, heads_k=1), dict(seqlen_q=1, seqlen_k=1), dict(heads=1, heads_k=1), {}]
+
+
+def sliced(x):
+    """Rows with a gap behind each."""
+    return torch.cat([x.detach().transpose(1, 2)] * 2, 3)[..., : x.shape[-1]].transpose(1, 2)
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("place", [lambda x: x.detach(), lambda x: x.detach().contiguous(), sliced], ids=["rows", "heads", "gaps"])
+def test_the_order_of_memory_is_that_of_empty_like(operators, sizes, place):
+    """Where sizes of 1 and gaps leave a choice, too."""
+    q, k, v = (place(x).requires_grad_() for x in inputs(**sizes))
+    o = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
+    assert o.stride() == torch.empty_like(q).stride()
+    wanted, _, of = exact(q, k, v, causal=True)
+    close(o, wanted)
+    for x, ours, exactly in zip((q, k, v), gradients(o, (q, k, v)), gradients(wanted, of), strict=True):
+        close(ours, exactly)
+        assert ours.stride() == torch.empty_like(x).stride()
+
+
+def test_the_door_serves_rows_with_their_heads_side_by_side(monkeypatch):
+    """As models make them: nothing is copied, and no operator is called."""
+    monkeypatch.setattr(torch.ops.ferroflash, "forward", None)
+    monkeypatch.setattr(torch.ops.ferroflash, "backward", None)
+    q, k, v = (x.detach() for x in inputs())
+    o, lse, *_ = sdpa.forward(q, k, v)
+    close(o, exact(q, k, v)[0])
+    assert len(sdpa.backward(o, q, k, v, o, lse, None, None, 13, 13, 0.0, False, lse, lse)) == 3
 
 
 def test_results_match_the_fake_kernel(operators):
@@ -139,6 +176,7 @@ def test_what_no_kernel_serves_is_passed_on(monkeypatch):
         default = staticmethod(refuse)
 
     q, k, v = (x.detach() for x in inputs())
+    monkeypatch.setattr(_torch, "DOOR", _door._Closed())
     monkeypatch.setattr(torch.ops.ferroflash, "forward", Refusing)
     monkeypatch.setattr(torch.ops.ferroflash, "backward", Refusing)
     monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", lambda *a, **s: (a[0], *range(4)))

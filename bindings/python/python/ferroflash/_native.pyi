@@ -283,6 +283,47 @@ class Backward:
         beside: Beside | None = None,
     ) -> None: ...
 
+class Planned:
+    """A call that the door has planned."""
+
+    @property
+    def plan(self) -> Any: ...
+    def backward(self, saved: tuple[Any, ...], d_o: Any | None, d_lse: Any | None) -> tuple[Any, ...] | None:
+        """The gradients of q, k and v, then None for what else the node was given; None where the pass is not plain."""
+
+def forward_of_graph(ctx: Any, q: Any, k: Any, v: Any, planned: Planned, both: bool, *lengths: Any) -> Any:
+    """The forward pass of a node of autograd's graph: o, or with `both` o and lse."""
+
+class Door:
+    """The door of PyTorch's eager calls. `plan` is called with q, k, v, lengths and numbers when these are first seen; `apply` is that of an
+    `autograd.Function` whose `forward` is `forward_of_graph`. `exchange` is DLPack's exchange table, `library` the path of PyTorch's library."""
+
+    def __new__(
+        cls, plan: Callable[..., tuple[Any, ...]], apply: Callable[..., Any], *, exchange: Any = None, library: Path | None = None
+    ) -> Self: ...
+    def flash(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        softmax_scale: Any,
+        causal: Any,
+        window: Any,
+        num_splits: Any,
+        both: bool,
+        dropout_p: Any,
+        softcap: Any,
+    ) -> Any | None:
+        """o, or with `both` o and lse; None where the call is not plain."""
+    def behind_sdpa(self, q: Any, k: Any, v: Any, causal: bool, scale: float | None) -> tuple[Any, Any] | None:
+        """o and lse of tensors `[batch, heads, seqlen, head_dim]`, o in the order of q's memory; None where the door does not serve the call."""
+    def behind_sdpa_backward(
+        self, d_o: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, causal: bool, scale: float | None
+    ) -> list[Any] | None:
+        """The gradients of q, k and v, each in the order of its memory; None where the door does not serve the call."""
+    def attention(self, q: Any, k: Any, v: Any, lengths: tuple[Any, ...] | None, numbers: tuple[Any, ...]) -> tuple[Any, Any] | None:
+        """o and lse; None where the call is not plain."""
+
 class Append:
     """New rows of k and v written to a cache, k and q turned by their positions, planned. `rotary` is (whether pairs are interleaved,
     rotary_dim, positions of the tables)."""

@@ -2,7 +2,7 @@
 
 The operators take q, k and v `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]`. They are registered with their fake
 kernels and gradients, so `torch.compile`, `torch.export` and modes know them; plain calls go past them, since PyTorch's dispatch takes longer than
-a call. Work is enqueued on the current stream, in memory of PyTorch's allocator; nobody waits.
+a call: through the door of `_door`, or, with expressions, sinks and dropout, by `_call`. Work is enqueued on the current stream, in memory of PyTorch's allocator; nobody waits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _call, _float64, _transforms
+from . import _call, _door, _float64, _native, _transforms
 from ._call import Beside, Lengths, Numbers, Plan, Wanted, lse_shape
 from ._checks import DTYPES, N_LENGTHS, Form, check, default_scale, in_forward_mode, number, refuse_tangents, whole
 from ._spelling import read, spelled
@@ -132,13 +132,18 @@ def attention(
     lengths = (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, page_table)
     numbers = _numbers(max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits)
     dropout_p = number("dropout_p", dropout_p)
+    is_bare = score is None and mask is None and not score_inputs and sinks is None and dropout_p == 0
+    if is_bare and not torch.compiler.is_compiling():
+        result = DOOR.attention(q, k, v, _given(lengths), numbers)
+        if result is not None:
+            return result
     plain = _are_plain(q, k, v)
     if not plain or torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
         q, k, v = _cast(q, k, v)
     if q.dtype is torch.float64 and q.is_cpu:
         return _float64.attention(q, k, v, lengths, numbers, sinks, score=score, mask=mask, dropout_p=dropout_p)
     beside = None
-    if not (score is None and mask is None and not score_inputs and sinks is None and dropout_p == 0):
+    if not is_bare:
         given = expressions_of(q, score, mask, score_inputs)
         beside = Beside(given, _sinks(sinks), dropout_p, _state(q, dropout_p, rng_state))
         plain = plain and _are_plain(q, *(x for x in beside.tensors() if x is not None))
@@ -268,6 +273,8 @@ def _are_plain(*tensors: Tensor) -> bool:
         and not torch._C._are_functorch_transforms_active()
         and not in_forward_mode()
         and not torch._C._is_tracing()
+        # The elements of such a tensor are the negatives of what lies in memory.
+        and not any(tensor.is_neg() for tensor in tensors)
     )
 
 
@@ -285,21 +292,53 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, d_o: Tensor | None, d_lse: Tensor | None):
-        saved, planned, beside, wanted = ctx.saved_tensors, ctx.planned, ctx.beside, ctx.wanted
+        saved, beside, wanted = ctx.saved_tensors, ctx.beside, ctx.wanted
         n = 5 + ctx.n_lengths
-        lengths = saved[5:n]
         if beside is not None:
             beside = beside.with_tensors(saved[n:])
-        # Where a graph of this pass is wanted, the operator says that it has no derivative.
-        if d_o is None or torch.is_grad_enabled() or not _are_plain(d_o, *saved[:5]):
-            options = *(lengths or (None,) * N_LENGTHS), *planned.numbers, *spelled(beside)
-            d_q, d_k, d_v, *others = _gradients(d_o, d_lse, saved[:5], options, wanted)
-        else:
-            d_q, d_k, d_v, *others = _call.backward(planned, d_o, d_lse, saved[:5], lengths or None, beside, wanted)
+        d_q, d_k, d_v, *others = _backward_of(ctx.planned, d_o, d_lse, saved[:5], saved[5:n], beside, wanted)
         if beside is None:
             return d_q, d_k, d_v, *(None,) * 4
         d_sinks, d_tensors = _sorted(others, wanted)
         return d_q, d_k, d_v, *(None,) * 4, d_sinks, None, *d_tensors
+
+
+class _Plain(torch.autograd.Function):
+    """Both passes of a call through the door: native code where they are plain."""
+
+    forward = staticmethod(_native.forward_of_graph)
+
+    @staticmethod
+    def backward(ctx, d_o: Tensor | None, d_lse: Tensor | None = None):
+        # Read once: a checkpoint computes them for it.
+        saved, planned = ctx.saved_tensors, ctx.planned
+        if not torch.compiler.is_compiling():
+            gradients = planned.backward(saved, d_o, d_lse)
+            if gradients is not None:
+                return gradients
+        lengths = saved[5:]
+        gradients = _backward_of(planned.plan, d_o, d_lse, saved[:5], lengths, None, _call.NOTHING)
+        return *gradients, *(None,) * (2 + len(lengths))
+
+
+DOOR = _door.opened(_Plain)
+
+
+def _backward_of(
+    planned: Plan,
+    d_o: Tensor | None,
+    d_lse: Tensor | None,
+    saved: tuple[Tensor, ...],
+    lengths: tuple[Tensor | None, ...],
+    beside: Beside | None,
+    wanted: Wanted,
+) -> Sequence[Tensor | None]:
+    """Those of q, k and v, with q, k, v, o and lse saved; then what is wanted beside them."""
+    # Where a graph of this pass is wanted, the operator says that it has no derivative.
+    if d_o is None or torch.is_grad_enabled() or not _are_plain(d_o, d_o if d_lse is None else d_lse, *saved):
+        options = *(lengths or (None,) * N_LENGTHS), *planned.numbers, *spelled(beside)
+        return _gradients(d_o, d_lse, saved, options, wanted)
+    return _call.backward(planned, d_o, d_lse, saved, lengths or None, beside, wanted)
 
 
 def _sorted(gradients: list[Tensor], wanted: Wanted) -> tuple[Tensor | None, list[Tensor | None]]:

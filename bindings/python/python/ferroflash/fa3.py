@@ -24,7 +24,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
+from . import _torch
 from ._combine import combine
 from ._forward_only import forward_fp8, in_8_bits
 from ._kvcache import Cached, seqlen_of, with_kvcache
@@ -73,6 +75,11 @@ def flash_attn_func(
     * `softmax_scale`: factor of the scores; None is 1/√head_dim.
     * lse: `[batch, heads_q, seqlen_q]`, f32, log Σ exp of a row's scores.
     """
+    if not is_compiling() and qv is q_descale is k_descale is v_descale is None and attention_chunk == 0:
+        both = bool(return_attn_probs)
+        result = _torch.DOOR.flash(q, k, v, softmax_scale, causal, window_size, num_splits, both, None, softcap)
+        if result is not None:
+            return result
     refuse_given(qv=qv, q_descale=q_descale)
     refuse_unless_zero(attention_chunk=attention_chunk)
     sides = window(window_size, causal)

@@ -26,7 +26,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
+from . import _torch
 from ._combine import combine
 from ._lengths import longest
 from ._refuse import pair, refuse, refuse_given
@@ -69,6 +71,14 @@ def flash_attn_func(
     * `learnable_sink`: `[heads_q]`, of bfloat16, float16 or float32.
     * o: like q; lse: `[batch, heads_q, seqlen_q]`, f32, log Σ exp of a row's scores.
     """
+    nothing = qv is gather_kv_indices is learnable_sink is score_mod is score_mod_bwd is mask_mod is None
+    nothing = nothing and block_sparse_tensors is block_sparse_tensors_bwd is None and not aux_tensors and not aux_scalars
+    # Other windows mean more here than natively.
+    if not is_compiling() and nothing and (window_size is None or window_size == (None, None)):
+        result = _torch.DOOR.flash(q, k, v, softmax_scale, causal, window_size, num_splits, True, None, softcap)
+        if result is not None:
+            out, lse = result
+            return result if return_lse or lse.grad_fn is None else (out, lse.detach())
     refuse_given(qv=qv, gather_kv_indices=gather_kv_indices)
     refuse_given(score_mod=score_mod, score_mod_bwd=score_mod_bwd, mask_mod=mask_mod)
     refuse_given(aux_tensors=aux_tensors or None, aux_scalars=aux_scalars or None)

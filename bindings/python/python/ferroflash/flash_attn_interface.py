@@ -20,8 +20,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.compiler import is_compiling
 
-from . import __version__
+from . import __version__, _torch
 from ._kvcache import Cached, seqlen_of, with_kvcache
 from ._refuse import window
 from ._scores import edit
@@ -63,6 +64,11 @@ def flash_attn_func(
     its place to `window_size[1]` to the right; −1 is no limit; `causal` sets the second to 0. With `return_attn_probs` the result is
     `(o, lse, None)`, lse float32 `[batch, heads_q, seqlen_q]`.
     """
+    if not is_compiling() and alibi_slopes is None:
+        both = bool(return_attn_probs)
+        result = _torch.DOOR.flash(q, k, v, softmax_scale, causal, window_size, 0, both, dropout_p, softcap)
+        if result is not None:
+            return (*result, None) if both else result
     sides = window(window_size, causal)
     edited = _edit(q, sides, softcap, alibi_slopes)
     o, lse = attention(q, k, v, softmax_scale=softmax_scale, window=sides, dropout_p=dropout_p, **edited)

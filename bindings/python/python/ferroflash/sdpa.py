@@ -35,7 +35,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _torch  # noqa: F401  (registers torch.ops.ferroflash)
+from . import _torch
 from ._checks import N_LENGTHS
 
 __all__ = ["Installation", "install", "sdpa_calls", "uninstall"]
@@ -131,19 +131,19 @@ def forward(
         schema has it; output in the memory order of query.
     """
     global _forward_calls
-    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     reason = _reason(query, dropout_p, return_debug_mask, scale)
     if reason is None:
         try:
-            o, lse = torch.ops.ferroflash.forward.default(q, k, v, *_options(query, is_causal, scale))
+            o, lse = _torch.DOOR.behind_sdpa(query, key, value, is_causal, scale) or _by_operator(query, key, value, is_causal, scale)
         except NotImplementedError as error:
             reason = _first_line(error)
         else:
             _forward_calls += 1
-            nothing = [torch.empty(shape, dtype=dtype, device=query.device) for shape, dtype in _random_state()]
-            debug_mask = torch.empty(0, dtype=query.dtype, device=query.device)
-            return _as_bhsd(o, query), lse, None, None, query.size(2), key.size(2), *nothing, debug_mask
+            # New ones each time: a compiled graph may take their memory for its own.
+            nothing = (torch.empty_like(x) for x in _nothing(query.dtype, query.device))
+            return o, lse, None, None, query.shape[2], key.shape[2], *nothing
     _passed_on[reason] += 1
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     o, lse, *rest = torch.ops.aten._flash_attention_forward(
         q, k, v, None, None, q.size(1), k.size(1), dropout_p, is_causal, return_debug_mask, scale=scale
     )
@@ -175,24 +175,39 @@ def backward(
     and in PyTorch's kernel: it does not matter which one made them.
     """
     global _backward_calls
-    d_o, q, k, v, o = (x.transpose(1, 2) for x in (grad_out, query, key, value, out))
     reason = _reason(query, dropout_p, False, scale)
     if reason is None:
+        given = grad_out, query, key, value, out, logsumexp, is_causal, scale
         try:
-            gradients = torch.ops.ferroflash.backward.default(
-                d_o, None, q, k, v, o, logsumexp, *_options(query, is_causal, scale), False, []
-            )
+            gradients = _torch.DOOR.behind_sdpa_backward(*given) or _gradients_by_operator(*given)
         except NotImplementedError as error:
             reason = "backward: " + _first_line(error)
         else:
             _backward_calls += 1
-            return tuple(_as_bhsd(d_x, x) for d_x, x in zip(gradients, (query, key, value), strict=True))
+            return tuple(gradients)
     _passed_on[reason] += 1
+    d_o, q, k, v, o = (x.transpose(1, 2) for x in (grad_out, query, key, value, out))
     # Of a row that sees no key, PyTorch's kernel has lse = inf, ferroflash -inf.
     lse = torch.where(logsumexp == float("-inf"), float("inf"), logsumexp)
     rest = (cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, philox_seed, philox_offset)
     gradients = torch.ops.aten._flash_attention_backward(d_o, q, k, v, o, lse, *rest, scale=scale)
     return tuple(d_x.transpose(1, 2) for d_x in gradients)
+
+
+def _by_operator(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None) -> tuple[Tensor, Tensor]:
+    """o and lse, of tensors that the door does not take."""
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    o, lse = torch.ops.ferroflash.forward.default(q, k, v, *_options(query, is_causal, scale))
+    return _as_bhsd(o, query), lse
+
+
+def _gradients_by_operator(
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, is_causal: bool, scale: float | None
+) -> list[Tensor]:
+    """Those of query, key and value, of tensors that the door does not take."""
+    d_o, q, k, v, o = (x.transpose(1, 2) for x in (grad_out, query, key, value, out))
+    gradients = torch.ops.ferroflash.backward.default(d_o, None, q, k, v, o, lse, *_options(query, is_causal, scale), False, [])
+    return [_as_bhsd(d_x, x) for d_x, x in zip(gradients, (query, key, value), strict=True)]
 
 
 def _reason(query: Tensor, dropout_p: float, return_debug_mask: bool, scale: float | None) -> str | None:
@@ -232,11 +247,12 @@ def _as_bhsd(result: Tensor, like: Tensor) -> Tensor:
 
 
 @functools.cache
-def _random_state() -> list[tuple[torch.Size, torch.dtype]]:
-    """Shapes and dtypes of rng_state and unused, which differ between versions of PyTorch. Only dropout reads them."""
+def _nothing(dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+    """Tensors like rng_state and unused, which differ between versions of PyTorch and which only dropout reads, and like the debug mask."""
     x = torch.empty((1, 1, 1, 8), dtype=torch.float16, device="meta")
     outputs = torch.ops.aten._scaled_dot_product_flash_attention(x, x, x)
-    return [(outputs[i].shape, outputs[i].dtype) for i in (6, 7)]
+    state = (torch.empty(outputs[i].shape, dtype=outputs[i].dtype, device=device) for i in (6, 7))
+    return [*state, torch.empty(0, dtype=dtype, device=device)]
 
 
 def _first_line(error: Exception) -> str:

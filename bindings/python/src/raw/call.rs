@@ -60,7 +60,7 @@ impl Forward {
 
     /// Bytes of device memory that a run needs beside its tensors, at a multiple of 256, and at least as many; 0 on the processor.
     #[getter]
-    fn workspace_bytes(&self) -> u64 {
+    pub(super) fn workspace_bytes(&self) -> u64 {
         workspace_bytes(self.prepared.as_ref().map(|prepared| prepared.plan()))
     }
 
@@ -92,7 +92,7 @@ impl Forward {
 impl Forward {
     /// # Safety
     /// As [`Forward::run`] says.
-    unsafe fn enqueue(
+    pub(super) unsafe fn enqueue(
         &self,
         stream: u64,
         workspace: (u64, u64),
@@ -171,7 +171,7 @@ impl Backward {
 
     /// Bytes of device memory that a run needs beside its tensors, at a multiple of 256, and at least as many; 0 on the processor.
     #[getter]
-    fn workspace_bytes(&self) -> u64 {
+    pub(super) fn workspace_bytes(&self) -> u64 {
         workspace_bytes(self.prepared.as_ref().map(|prepared| prepared.plan()))
     }
 
@@ -198,7 +198,7 @@ impl Backward {
 impl Backward {
     /// # Safety
     /// As [`Forward::run`] says.
-    unsafe fn enqueue(
+    pub(super) unsafe fn enqueue(
         &self,
         stream: u64,
         workspace: (u64, u64),

@@ -8,11 +8,13 @@
 //! | `shape` | what both passes know of a call before it has addresses |
 //! | `beside` | what a run takes beside tensors and lengths |
 //! | `score` | what a call gives the names in expressions |
+//! | `door` | plain tensors of PyTorch, from their call to their kernels |
 //! | `memory` | addresses as borrowed tensors, for as long as one call |
 
 mod append;
 mod beside;
 mod call;
+mod door;
 mod memory;
 mod rotate;
 mod score;
@@ -20,5 +22,6 @@ mod shape;
 
 pub(crate) use append::Append;
 pub(crate) use call::{Backward, Forward};
+pub(crate) use door::{Door, Planned, forward_of_graph};
 pub(crate) use rotate::Rotate;
 pub(crate) use score::Taken;

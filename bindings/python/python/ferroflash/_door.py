@@ -1,0 +1,52 @@
+"""The door of eager calls: native code that takes plain tensors from their call to their kernels, and answers None to any other call.
+
+A call is plain where nobody but its caller has to see it: no compiler, tracer, transformation or mode, no subclass of tensors, no forward mode, no type that
+autocast changes. Those that are not go the way of `_torch`. What the door finds in PyTorch decides how it works, not PyTorch's version:
+
+| | from torch | otherwise |
+|---|---|---|
+| tensors are looked at by DLPack's exchange table | 2.10 | by DLPack's capsules |
+| results are allocated by PyTorch's C functions | 2.14 | by `torch.empty_like` and `Tensor.new_empty` |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _call, _native
+from ._call import Lengths, Numbers, Plan
+
+Found = tuple[Plan, "_native.Forward | None", int, tuple[int, ...]]
+
+
+def planned(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, numbers: Numbers) -> Found:
+    """What the door keeps of a call that it sees for the first time. Raises what the call is refused with."""
+    plan = _call.plan(q, k, v, lengths, numbers)
+    forward = plan.forward()[0] if plan.reads else None
+    return plan, forward, plan.misaligned, plan.shape_lse
+
+
+class _Closed:
+    """A door for a PyTorch that has not what it needs."""
+
+    def flash(self, *_: Any) -> None:
+        """No call is plain."""
+
+    attention = behind_sdpa = behind_sdpa_backward = flash
+
+
+def opened(function: type[torch.autograd.Function], *, table: bool = True, library: bool = True) -> _native.Door | _Closed:
+    """A door whose calls are nodes of this function where gradients are wanted. Without the table or the library it works as where there are none."""
+    # Past what `Function.apply` asks about transformations: the door has asked.
+    apply: Callable = super(torch.autograd.Function, function).apply
+    exchange = getattr(Tensor, "__dlpack_c_exchange_api__", None) if table else None
+    path = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so" if library else None
+    try:
+        return _native.Door(planned, apply, exchange=exchange, library=path)
+    except AttributeError:
+        return _Closed()

@@ -1,0 +1,354 @@
+//! A call that is planned, and both its passes on plain tensors.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ferroflash::Dtype;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use super::aten::{Kind, Wanted};
+use super::view::{MOST_DIMS, View};
+use super::{Call, Means, N_LENGTHS, Order};
+use crate::raw::beside::Beside;
+use crate::raw::{Backward, Forward};
+
+/// How many strides of the gradient of o a plan keeps backward passes of.
+const MOST_STRIDES: usize = 16;
+
+/// A backward pass, and the strides of the gradient of o that it reads; `None` where no kernel reads these.
+struct Differentiated {
+    strides: Vec<i64>,
+    backward: Option<Py<Backward>>,
+}
+
+/// What Python says of a plan: itself, its forward pass or none, the bits of which none may be set in an address, and the shape of lse.
+pub(super) type Found = (Py<PyAny>, Option<Py<Forward>>, u64, Vec<i64>);
+
+/// A call of these shapes, strides, types, devices and numbers. It keeps no tensor.
+#[pyclass(frozen, module = "ferroflash._native")]
+pub(crate) struct Planned {
+    means: Arc<Means>,
+    /// Those of its tensors.
+    words: Box<[i64]>,
+    /// The plan that Python has made.
+    #[pyo3(get)]
+    plan: Py<PyAny>,
+    /// `None` where no kernel reads tensors of these strides.
+    forward: Option<Py<Forward>>,
+    misaligned: u64,
+    shape_lse: Vec<i64>,
+    backward: Mutex<Vec<Arc<Differentiated>>>,
+}
+
+#[pymethods]
+impl Planned {
+    /// The gradients of q, k and v, and a None for each other argument of [`forward_of_graph`] that the call had: from what it has saved, and the
+    /// gradients of o and, or None, of lse. None where this pass is not plain, or what was saved comes back otherwise than it was.
+    fn backward(
+        &self,
+        saved: &Bound<'_, PyTuple>,
+        d_o: Option<&Bound<'_, PyAny>>,
+        d_lse: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<Py<PyTuple>>> {
+        let (py, torch) = (saved.py(), &self.means.torch);
+        let Some(d_o) = d_o else {
+            return Ok(None);
+        };
+        let given = saved.iter().collect::<Vec<_>>();
+        let [q, k, v, o, lse, lengths @ ..] = &given[..] else {
+            return Ok(None);
+        };
+        // Where a graph of this pass is wanted, the operator says that it has no derivative.
+        if torch.is_grad_enabled(py)?
+            || !torch.is_plain(&[q, k, v, o, lse, d_o, d_lse.unwrap_or(d_o)])?
+        {
+            return Ok(None);
+        }
+        let lengths = match lengths {
+            [] => None,
+            lengths => Some(PyTuple::new(py, lengths)?),
+        };
+        let order = Order::RowsFirst;
+        let Some(call) = Call::of(&self.means, [q, k, v], lengths.as_ref(), order) else {
+            return Ok(None);
+        };
+        if call.words.as_slice() != &*self.words || !self.reads(&call.views) {
+            return Ok(None);
+        }
+        let given = (o, lse, d_o, d_lse);
+        let Some(gradients) = self.differentiate([q, k, v], &call, given, order)? else {
+            return Ok(None);
+        };
+        let n_others = 2 + lengths.map_or(0, |_| N_LENGTHS);
+        let others = (0..n_others).map(|_| None);
+        let all: Vec<_> = gradients.into_iter().chain(others).collect();
+        Ok(Some(PyTuple::new(py, all)?.unbind()))
+    }
+}
+
+/// The forward pass of a node of autograd's graph, of q, k and v: o, or with `both` o and lse. It saves q, k, v, o, lse and the lengths.
+#[pyfunction]
+#[pyo3(signature = (ctx, q, k, v, planned, both, *lengths))]
+pub(crate) fn forward_of_graph(
+    ctx: &Bound<'_, PyAny>,
+    q: &Bound<'_, PyAny>,
+    k: &Bound<'_, PyAny>,
+    v: &Bound<'_, PyAny>,
+    planned: &Bound<'_, Planned>,
+    both: bool,
+    lengths: &Bound<'_, PyTuple>,
+) -> PyResult<Py<PyAny>> {
+    let (py, of_call, qkv) = (ctx.py(), planned.get(), [q, k, v]);
+    let given = (!lengths.is_empty()).then_some(lengths);
+    let order = Order::RowsFirst;
+    let is_as_planned =
+        |call: &Call| call.words.as_slice() == &*of_call.words && of_call.reads(&call.views);
+    let call = Call::of(&of_call.means, qkv, given, order).filter(is_as_planned);
+    let call = call.ok_or_else(|| {
+        PyRuntimeError::new_err("the tensors are not those that were planned for")
+    })?;
+    let (o, Some(lse)) = of_call.forward(qkv, &call, order, 2)? else {
+        return Err(PyRuntimeError::new_err("a forward pass gives lse"));
+    };
+    let mut saved = vec![
+        q.clone(),
+        k.clone(),
+        v.clone(),
+        o.bind(py).clone(),
+        lse.bind(py).clone(),
+    ];
+    saved.extend(lengths.iter());
+    ctx.setattr(intern!(py, "to_save"), PyTuple::new(py, saved)?)?;
+    ctx.setattr(intern!(py, "planned"), planned)?;
+    if !both {
+        return Ok(o);
+    }
+    // A loss that does not depend on lse gives None for its gradient.
+    ctx.setattr(intern!(py, "materialize_grads"), false)?;
+    Ok((o, lse).into_pyobject(py)?.into_any().unbind())
+}
+
+/// o, lse, and the gradients of o and, or none, of lse.
+pub(super) type OfOutputs<'a, 'py> = (
+    &'a Bound<'py, PyAny>,
+    &'a Bound<'py, PyAny>,
+    &'a Bound<'py, PyAny>,
+    Option<&'a Bound<'py, PyAny>>,
+);
+
+/// How a result like another tensor lies.
+struct Results {
+    shape: [i64; MOST_DIMS],
+    n_dims: usize,
+    /// `None`: contiguous.
+    strides: Option<[i64; MOST_DIMS]>,
+    kind: Kind,
+}
+
+impl Results {
+    /// `None` where kernels do not write a result that is in the order of this tensor's memory.
+    fn like(view: &View, order: Order) -> Option<Results> {
+        let kind = match view.dtype()? {
+            Dtype::Bf16 => Kind::Bf16,
+            Dtype::F16 => Kind::F16,
+            Dtype::F32 => Kind::F32,
+        };
+        let (view, strides) = match order {
+            Order::RowsFirst => (*view, None),
+            Order::HeadsFirst => (view.turned()?, Some(view.strides_in_order()?)),
+        };
+        let n_dims = view.shape().len();
+        let mut shape = [1; MOST_DIMS];
+        shape[..n_dims].copy_from_slice(view.shape());
+        Some(Results {
+            shape,
+            n_dims,
+            strides,
+            kind,
+        })
+    }
+
+    fn wanted(&self) -> Wanted<'_> {
+        let shape = &self.shape[..self.n_dims];
+        match &self.strides {
+            None => Wanted::like(shape, self.kind),
+            Some(strides) => Wanted::in_order(shape, strides, self.kind),
+        }
+    }
+}
+
+/// What a backward pass is given beside q, k and v.
+struct Outputs {
+    o: View,
+    lse: View,
+    d_o: View,
+    d_lse: Option<View>,
+}
+
+impl Planned {
+    pub(super) fn new(means: &Arc<Means>, words: &[i64], found: Found) -> Planned {
+        let (plan, forward, misaligned, shape_lse) = found;
+        Planned {
+            means: Arc::clone(means),
+            words: words.into(),
+            plan,
+            forward,
+            misaligned,
+            shape_lse,
+            backward: Mutex::default(),
+        }
+    }
+
+    /// Whether kernels read q, k and v where they lie.
+    pub(super) fn reads(&self, views: &[View; 3]) -> bool {
+        let bits = views.iter().fold(0, |bits, view| bits | view.address);
+        self.forward.is_some() && bits & self.misaligned == 0
+    }
+
+    /// o and, where two tensors are kept, lse, of a call of these words. o is in the order of q.
+    pub(super) fn forward(
+        &self,
+        qkv: [&Bound<'_, PyAny>; 3],
+        call: &Call,
+        order: Order,
+        n_kept: usize,
+    ) -> PyResult<(Py<PyAny>, Option<Py<PyAny>>)> {
+        let py = qkv[0].py();
+        let none = || PyRuntimeError::new_err("no kernel reads tensors of these strides");
+        let forward = self.forward.as_ref().ok_or_else(none)?.get();
+        let [q, k, v] = &call.views;
+        let stream = self.stream(py, q.ordinal())?;
+        let of_o = Results::like(q, order).ok_or_else(none)?;
+        let wanted = [of_o.wanted(), Wanted::of(&self.shape_lse, Kind::F32)];
+        let workspace = (q.ordinal(), forward.workspace_bytes());
+        let pass = |[o, lse]: [u64; 2], workspace| {
+            let addresses = [q.address, k.address, v.address, o, lse];
+            let beside = Beside::default();
+            // SAFETY: as the module says; the tensors are held by the caller's arguments.
+            unsafe { forward.enqueue(stream, workspace, addresses, call.lengths, &beside) }
+        };
+        let like = [qkv[0]; 2];
+        let memory = &self.means.memory;
+        match memory.run(like, wanted, n_kept, workspace, pass)? {
+            [Some(o), lse] => Ok((o, lse.filter(|_| n_kept == 2))),
+            _ => Err(PyRuntimeError::new_err("a forward pass gives o")),
+        }
+    }
+
+    /// The gradients of q, k and v, each in its order, of a call of these words, from o, lse, and the gradients of o and, or none, of lse. `None` where one
+    /// of these is not as kernels read it.
+    pub(super) fn differentiate(
+        &self,
+        qkv: [&Bound<'_, PyAny>; 3],
+        call: &Call,
+        given: OfOutputs<'_, '_>,
+        order: Order,
+    ) -> PyResult<Option<[Option<Py<PyAny>>; 3]>> {
+        let py = qkv[0].py();
+        let [q, k, v] = &call.views;
+        let Some(found) = self.outputs(q, given, order) else {
+            return Ok(None);
+        };
+        let (Some(of_q), Some(of_k), Some(of_v)) = (
+            Results::like(q, order),
+            Results::like(k, order),
+            Results::like(v, order),
+        ) else {
+            return Ok(None);
+        };
+        let Some(backward) = self.of_strides((given.2, order), found.d_o.strides())? else {
+            return Ok(None);
+        };
+        let (backward, stream) = (backward.get(), self.stream(py, q.ordinal())?);
+        let wanted = [of_q.wanted(), of_k.wanted(), of_v.wanted()];
+        let d_lse = found.d_lse.map_or(0, |view| view.address);
+        let workspace = (q.ordinal(), backward.workspace_bytes());
+        let pass = |[d_q, d_k, d_v]: [u64; 3], workspace| {
+            let [q, k, v, o] = [q, k, v, &found.o].map(|view| view.address);
+            let (lse, d_o) = (found.lse.address, found.d_o.address);
+            let addresses = [q, k, v, o, lse, d_o, d_lse, d_q, d_k, d_v];
+            let beside = Beside::default();
+            // SAFETY: as the module says; what has been read of tensors is held by the caller's arguments.
+            unsafe { backward.enqueue(stream, workspace, addresses, call.lengths, &beside) }
+        };
+        let gradients = self.means.memory.run(qkv, wanted, 3, workspace, pass)?;
+        Ok(Some(gradients))
+    }
+
+    fn stream(&self, py: Python<'_>, ordinal: Option<i32>) -> PyResult<u64> {
+        let Some(ordinal) = ordinal else {
+            return Ok(0);
+        };
+        let Means { torch, viewer, .. } = &*self.means;
+        if let Some(stream) = viewer.stream(ordinal) {
+            return Ok(stream);
+        }
+        let none = || PyRuntimeError::new_err("PyTorch does not say which stream is current");
+        torch.stream(py, ordinal)?.ok_or_else(none)
+    }
+
+    /// o, lse, d_o and d_lse, where they are as kernels read them.
+    fn outputs(
+        &self,
+        q: &View,
+        (o, lse, d_o, d_lse): OfOutputs<'_, '_>,
+        order: Order,
+    ) -> Option<Outputs> {
+        let means = &self.means;
+        let (o, d_o) = (means.view(o, order)?, means.view(d_o, order)?);
+        let of_rows = |tensor| means.view(tensor, Order::RowsFirst);
+        let lse = of_rows(lse)?;
+        let d_lse = match d_lse {
+            None => None,
+            Some(d_lse) => Some(of_rows(d_lse)?),
+        };
+        let is_of_q =
+            |x: &View| x.is_beside(q) && x.shape() == q.shape() && x.address & self.misaligned == 0;
+        let is_of_rows = |x: &View| {
+            let is_there = x.is_f32() && x.ordinal() == q.ordinal() && x.address.is_multiple_of(4);
+            is_there && x.shape() == self.shape_lse && x.is_contiguous()
+        };
+        let are_fit = is_of_q(&o) && o.is_contiguous() && is_of_q(&d_o) && is_of_rows(&lse);
+        let found = Outputs { o, lse, d_o, d_lse };
+        (are_fit && found.d_lse.as_ref().is_none_or(is_of_rows)).then_some(found)
+    }
+
+    /// The backward pass for a gradient of o of these strides; `None` where no kernel reads it.
+    fn of_strides(
+        &self,
+        (d_o, order): (&Bound<'_, PyAny>, Order),
+        strides: &[i64],
+    ) -> PyResult<Option<Py<Backward>>> {
+        let py = d_o.py();
+        let found = {
+            let kept = self.backward.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.iter()
+                .find(|kept| kept.strides == strides)
+                .map(Arc::clone)
+        };
+        let found = match found {
+            Some(found) => found,
+            None => {
+                let (plan, d_o) = (self.plan.bind(py), order.rows_first(d_o)?);
+                let planned = plan.call_method1(intern!(py, "backward"), (d_o,))?;
+                let planned: Option<(Py<Backward>, u64)> = planned.extract()?;
+                let found = Arc::new(Differentiated {
+                    strides: strides.to_vec(),
+                    backward: planned.map(|(backward, _n_bytes)| backward),
+                });
+                let mut kept = self.backward.lock().unwrap_or_else(PoisonError::into_inner);
+                let oldest = (kept.len() >= MOST_STRIDES).then(|| kept.remove(0));
+                kept.push(Arc::clone(&found));
+                drop(kept);
+                drop(oldest);
+                found
+            }
+        };
+        Ok(found
+            .backward
+            .as_ref()
+            .map(|backward| backward.clone_ref(py)))
+    }
+}
