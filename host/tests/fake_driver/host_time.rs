@@ -12,6 +12,13 @@ use ferroflash_driver::extra::{self, function};
 use super::foreign::Library;
 use super::*;
 
+/// With checks, and little optimised, code takes longer.
+const MOST_NS: f64 = if cfg!(debug_assertions) {
+    10_000.0
+} else {
+    5_000.0
+};
+
 /// The least time of one call of many, in nanoseconds.
 fn least_ns(mut call: impl FnMut()) -> f64 {
     const N_CALLS: u32 = 500;
@@ -86,11 +93,11 @@ fn prepared_costs() {
         let own = beside_the_driver(&format!("a prepared forward pass of {algorithm}"), || {
             forward.enqueue().unwrap();
         });
-        assert!(own < 5000.0, "{algorithm}: {own:.0} ns");
+        assert!(own < MOST_NS, "{algorithm}: {own:.0} ns");
     }
     let mut decode = Decode::new(&device);
     let own = beside_the_driver("a prepared step of decode over pages", || decode.enqueue());
-    assert!(own < 5000.0, "{own:.0} ns");
+    assert!(own < MOST_NS, "{own:.0} ns");
     extra::context::pop().unwrap();
 }
 
@@ -116,7 +123,7 @@ fn looked_up_costs() {
             let prepared = cache.forward(&attention, &layouts).unwrap();
             library.forward(&device, black_box(&prepared));
         });
-        assert!(own < 5000.0, "{algorithm}: {own:.0} ns");
+        assert!(own < MOST_NS, "{algorithm}: {own:.0} ns");
     }
 }
 
