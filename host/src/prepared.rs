@@ -52,7 +52,8 @@ pub use rotate::PreparedRotate;
 pub use stamped::NotStamped;
 
 use crate::arguments::{
-    Argument, Arguments, Form, Given, Gradients, Inputs, Operands, OutputGradients, Outputs, Saved,
+    Argument, ArgumentSet, Arguments, ByArgument, Form, Given, Gradients, Inputs, Operands,
+    OutputGradients, Outputs, Saved,
 };
 use crate::backend::cuda::launch::Launches;
 use crate::backend::cuda::{CudaDevice, Queue};
@@ -81,6 +82,10 @@ pub struct PreparedBackward {
 pub(crate) struct Prepared<P> {
     launches: Launches<P>,
     arguments: Arguments,
+    /// Which ones `arguments` has.
+    which: ArgumentSet,
+    /// What the call takes under each name.
+    forms: ByArgument<Option<Form>>,
 }
 
 impl PreparedForward {
@@ -140,25 +145,30 @@ impl<P: Planned> Prepared<P> {
         arguments: Arguments,
         plan: P,
     ) -> Result<Prepared<P>, DriverError> {
+        let prepared = Argument::ALL.into_iter();
         Ok(Prepared {
+            which: prepared
+                .filter(|&argument| arguments.get(argument).is_some())
+                .collect(),
+            forms: ByArgument::from_fn(|argument| Some(plan.need(argument)?.form)),
             launches: Launches::new(device, plan)?,
             arguments,
         })
     }
 
     fn enqueue(&self, operands: &Operands, queue: &mut Queue) -> Result<(), Error> {
-        let given = operands.describe();
-        for argument in Argument::ALL {
-            self.fits(argument, given.get(argument))?;
+        let mut addresses = ByArgument::<u64>::default();
+        for argument in operands.which().union(self.which).iter() {
+            let given = operands.given(argument);
+            self.fits(argument, given.as_ref())?;
+            addresses[argument] = given.as_ref().map_or(0, Given::address);
         }
-        let address = |argument| given.get(argument).map_or(0, Given::address);
-        queue.enqueue(&self.launches, operands, address)
+        queue.enqueue(&self.launches, operands, |argument| addresses[argument])
     }
 
     /// Whether an argument is what the call was prepared for. A gradient of lse may be there in one call and not in the next, and so may seed and offset of
     /// dropout, which may be numbers instead.
     fn fits(&self, argument: Argument, given: Option<&Given>) -> Result<(), ProblemError> {
-        let plan = self.launches.plan();
         let place = self.place();
         match (given, self.arguments.get(argument)) {
             (Some(Given::Tensor(given)), Some(Given::Tensor(prepared))) => {
@@ -172,7 +182,7 @@ impl<P: Planned> Prepared<P> {
             {
                 return Err(ProblemError::NotTaken { argument });
             }
-            (Some(Given::Vector(vector)), _) => match plan.need(argument).map(|need| need.form) {
+            (Some(Given::Vector(vector)), _) => match self.forms[argument] {
                 Some(Form::Vector { dtype, n_elems }) => {
                     vector_fits(argument, vector, dtype, n_elems)?;
                 }

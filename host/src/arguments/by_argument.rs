@@ -1,4 +1,4 @@
-//! One place for every argument.
+//! One place for every argument, and which arguments there are.
 
 use std::ops::{Index, IndexMut};
 
@@ -25,6 +25,13 @@ impl<T> ByArgument<T> {
     }
 }
 
+impl<T> ByArgument<Option<T>> {
+    /// Nothing of any.
+    pub(crate) const fn none() -> ByArgument<Option<T>> {
+        ByArgument([const { None }; Argument::ALL.len()])
+    }
+}
+
 impl<T: Default> Default for ByArgument<T> {
     fn default() -> ByArgument<T> {
         ByArgument::from_fn(|_| T::default())
@@ -45,9 +52,69 @@ impl<T> IndexMut<Argument> for ByArgument<T> {
     }
 }
 
+/// Arguments, each once: what calls go through in place of all that there may be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct ArgumentSet(u64);
+
+const _: () = assert!(Argument::ALL.len() <= u64::BITS as usize);
+
+impl ArgumentSet {
+    /// With this one.
+    pub(crate) fn insert(&mut self, argument: Argument) {
+        self.0 |= 1 << argument as u32;
+    }
+
+    /// Without this one.
+    pub(crate) fn remove(&mut self, argument: Argument) {
+        self.0 &= !(1 << argument as u32);
+    }
+
+    /// Those of both.
+    pub(crate) fn union(self, other: ArgumentSet) -> ArgumentSet {
+        ArgumentSet(self.0 | other.0)
+    }
+
+    /// In the order of the arguments.
+    pub(crate) fn iter(self) -> impl Iterator<Item = Argument> {
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let place = left.trailing_zeros() as usize;
+            let argument = *Argument::ALL.get(place)?;
+            left &= left - 1;
+            Some(argument)
+        })
+    }
+}
+
+impl FromIterator<Argument> for ArgumentSet {
+    fn from_iter<I: IntoIterator<Item = Argument>>(arguments: I) -> ArgumentSet {
+        let mut set = ArgumentSet::default();
+        arguments
+            .into_iter()
+            .for_each(|argument| set.insert(argument));
+        set
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_set_has_its_arguments_once_in_their_order() {
+        let all: ArgumentSet = Argument::ALL.into_iter().rev().collect();
+        assert!(all.iter().eq(Argument::ALL));
+        let mut set: ArgumentSet = [Argument::Sin, Argument::K, Argument::K]
+            .into_iter()
+            .collect();
+        assert!(set.iter().eq([Argument::K, Argument::Sin]));
+        set.remove(Argument::K);
+        set.remove(Argument::Q);
+        assert!(set.iter().eq([Argument::Sin]));
+        let union = set.union([Argument::Q].into_iter().collect());
+        assert!(union.iter().eq([Argument::Q, Argument::Sin]));
+        assert_eq!(ArgumentSet::default().iter().count(), 0);
+    }
 
     #[test]
     fn each_argument_has_its_own_place() {

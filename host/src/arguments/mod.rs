@@ -12,7 +12,7 @@
 //! | `rotate.rs` | [`RotateInputs`], and the table of a rotation |
 //! | `dropout.rs` | [`DropoutRng`]: seed and offset |
 //! | `score.rs` | [`ScoreInputs`]: parameters and tensors of expressions, by name; [`ScoreGradients`] |
-//! | `by_argument.rs` | [`ByArgument`]: one place for every [`Argument`] |
+//! | `by_argument.rs` | [`ByArgument`]: one place for every [`Argument`]; which ones a call has |
 //!
 //! A new argument is a variant of [`Argument`], a field of one of the structs, and a row of the table. Checks, copies, addresses
 //! and the emulator follow from these.
@@ -30,6 +30,7 @@ mod rotate;
 mod score;
 
 pub use append::{AppendInputs, AppendOutputs};
+pub(crate) use by_argument::ArgumentSet;
 pub use by_argument::ByArgument;
 pub use described::{Arguments, Given};
 pub use dropout::DropoutRng;

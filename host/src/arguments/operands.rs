@@ -2,7 +2,7 @@
 
 use ferroflash_kernels::params::ScoreParams;
 
-use super::{Argument, Arguments, ByArgument, Given, ScoreGradients, ScoreInputs};
+use super::{Argument, ArgumentSet, Arguments, ByArgument, Given, ScoreGradients, ScoreInputs};
 use super::{Gradients, Inputs, OutputGradients, Outputs, Saved};
 use crate::tensor::{Allocation, Memory, MemoryMut, Share, Tensor, TensorMut, Vector, VectorMut};
 
@@ -62,9 +62,11 @@ pub(crate) struct Values {
 }
 
 /// The arguments of a call.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Operands<'a> {
     given: ByArgument<Option<Operand<'a>>>,
+    /// Which ones `given` has.
+    which: ArgumentSet,
     /// What expressions are given, by name.
     pub(super) score_inputs: ScoreInputs<'a>,
     /// Whether seed and offset of dropout are among the values.
@@ -73,6 +75,19 @@ pub(crate) struct Operands<'a> {
     pub(super) values: Values,
     /// Gradients of tensors that the score reads, by name, until validation has put them in their places.
     pub(super) score_gradients: ScoreGradients<'a>,
+}
+
+impl Default for Operands<'_> {
+    fn default() -> Self {
+        Operands {
+            given: ByArgument::none(),
+            which: ArgumentSet::default(),
+            score_inputs: ScoreInputs::default(),
+            has_dropout_values: false,
+            values: Values::default(),
+            score_gradients: ScoreGradients::default(),
+        }
+    }
 }
 
 impl<'a> Operands<'a> {
@@ -114,6 +129,7 @@ impl<'a> Operands<'a> {
     /// Puts an argument there.
     pub(super) fn put(&mut self, argument: Argument, operand: impl Into<Operand<'a>>) {
         self.given[argument] = Some(operand.into());
+        self.which.insert(argument);
     }
 
     /// Puts an argument there, if there is one.
@@ -122,12 +138,24 @@ impl<'a> Operands<'a> {
         argument: Argument,
         operand: Option<impl Into<Operand<'a>>>,
     ) {
-        self.given[argument] = operand.map(Into::into);
+        if let Some(operand) = operand {
+            self.put(argument, operand);
+        }
+    }
+
+    /// Which arguments the call gives.
+    pub(crate) fn which(&self) -> ArgumentSet {
+        self.which
+    }
+
+    /// All but the memory of an argument, if the call gives it.
+    pub(crate) fn given(&self, argument: Argument) -> Option<Given> {
+        Some(self.given[argument].as_ref()?.describe())
     }
 
     /// All but the memory.
     pub(crate) fn describe(&self) -> Arguments {
-        Arguments::from_fn(|argument| Some(self.given[argument].as_ref()?.describe()))
+        Arguments::from_fn(|argument| self.given(argument))
     }
 
     /// Those that were given.
@@ -183,6 +211,7 @@ impl<'a> Operands<'a> {
 
     /// Takes an argument out.
     pub(crate) fn take(&mut self, argument: Argument) -> Option<Operand<'a>> {
+        self.which.remove(argument);
         self.given[argument].take()
     }
 }

@@ -177,6 +177,13 @@ impl<'a> Operands<'a> {
         self.score_inputs = given;
     }
 
+    /// Whether the call gives nothing by name, nor wants the gradient of it.
+    pub(crate) fn names_nothing(&self) -> bool {
+        let ScoreInputs { params, tensors } = &self.score_inputs;
+        let gradients = &self.score_gradients.tensors;
+        params.n_given + tensors.n_given + gradients.n_given == 0
+    }
+
     /// What the call gives by name.
     pub(crate) fn score_inputs(&self) -> &ScoreInputs<'a> {
         &self.score_inputs

@@ -49,7 +49,7 @@ pub use device::DeviceInfo;
 pub use eligible::eligible;
 pub use merge::{MergePlan, plan_merge};
 pub use operation::OperationPlan;
-pub(crate) use planned::Planned;
+pub(crate) use planned::{Lies, Planned, give};
 pub use select::kinds;
 pub use stamps::NoStamps;
 pub(crate) use standard::COLUMN_MULTIPLE;

@@ -30,28 +30,58 @@ pub(crate) trait Planned {
         values: Option<&Values>,
     ) -> Params {
         let mut params = launch.params;
-        let reads_score = launch.edit.is_some() || matches!(params, Params::MaskMap(_));
-        if let Some(values) = values.filter(|_| reads_score)
-            && let Some((place, scale)) = places_of_score(&mut params)
-        {
-            *place = values.score;
-            if let Some(scale) = scale {
-                scale.scale_log2 = scale_log2(values.score.unit);
-            }
-        }
-        if let Some(values) = values
-            && let Some(place) = place_of_dropout(&mut params)
-        {
-            [place.seed, place.offset] = values.dropout;
-        }
-        let lies_at = |argument| match self.need(argument) {
-            None => 0,
-            // Nobody reads or writes there, but a tensor map must be of memory that is there.
-            Some(need) if need.form.is_empty() => workspace,
-            Some(_) => address(argument),
-        };
+        give(&mut params, launch, values);
+        let lies_at = |argument| self.lies(argument).at(workspace, || address(argument));
         bind(&mut params, workspace, lies_at);
         params
+    }
+
+    /// Where kernels find what the call takes under a name.
+    fn lies(&self, argument: Argument) -> Lies {
+        match self.need(argument) {
+            None => Lies::Nowhere,
+            Some(need) if need.form.is_empty() => Lies::InWorkspace,
+            Some(_) => Lies::AtItsAddress,
+        }
+    }
+}
+
+/// Where kernels find an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lies {
+    /// The call takes nothing under this name.
+    Nowhere,
+    /// It is empty: nobody reads or writes there, but a tensor map must be of memory that is there.
+    InWorkspace,
+    /// Where the caller says.
+    AtItsAddress,
+}
+
+impl Lies {
+    /// Its address.
+    pub(crate) fn at(self, workspace: u64, address: impl FnOnce() -> u64) -> u64 {
+        match self {
+            Lies::Nowhere => 0,
+            Lies::InWorkspace => workspace,
+            Lies::AtItsAddress => address(),
+        }
+    }
+}
+
+/// Puts what the call gives by value among the parameters of a launch.
+pub(crate) fn give(params: &mut Params, launch: &PlannedLaunch, values: Option<&Values>) {
+    let Some(values) = values else {
+        return;
+    };
+    let reads_score = launch.edit.is_some() || matches!(params, Params::MaskMap(_));
+    if reads_score && let Some((place, scale)) = places_of_score(params) {
+        *place = values.score;
+        if let Some(scale) = scale {
+            scale.scale_log2 = scale_log2(values.score.unit);
+        }
+    }
+    if let Some(place) = place_of_dropout(params) {
+        [place.seed, place.offset] = values.dropout;
     }
 }
 

@@ -1,6 +1,8 @@
 //! How the tensors of a prepared call lie in memory.
 
-use crate::arguments::{Argument, Arguments, ByArgument, Given, Need, Presence, need};
+use std::hash::{Hash, Hasher};
+
+use crate::arguments::{Argument, ArgumentSet, Arguments, ByArgument, Given, Need, Presence, need};
 use crate::error::ProblemError;
 use crate::problem::Problem;
 use crate::tensor::{Layout, Place};
@@ -18,10 +20,28 @@ use crate::validate::{Pass, unplaced};
 /// let layouts = Layouts::contiguous().with(Argument::Q, Layout::bhsd([2, 16, 4096, 128])?);
 /// # Ok::<(), ferroflash::error::ProblemError>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Layouts {
     tensors: ByArgument<Option<Layout>>,
     asked: ByArgument<Asked>,
+    /// Of which arguments something is known: all else is as usual.
+    which: ArgumentSet,
+}
+
+/// Equal where what is known is equal: a look-up goes through that alone.
+impl PartialEq for Layouts {
+    fn eq(&self, other: &Layouts) -> bool {
+        self.which == other.which && self.known().eq(other.known())
+    }
+}
+
+impl Eq for Layouts {}
+
+impl Hash for Layouts {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.which.hash(state);
+        self.known().for_each(|known| known.hash(state));
+    }
 }
 
 /// Whether calls give what may be left out.
@@ -44,6 +64,7 @@ impl Layouts {
     #[must_use]
     pub fn with(mut self, argument: Argument, layout: Layout) -> Layouts {
         self.tensors[argument] = Some(layout);
+        self.which.insert(argument);
         self
     }
 
@@ -52,6 +73,7 @@ impl Layouts {
     #[must_use]
     pub fn giving(mut self, argument: Argument) -> Layouts {
         self.asked[argument] = Asked::Given;
+        self.which.insert(argument);
         self
     }
 
@@ -59,7 +81,14 @@ impl Layouts {
     #[must_use]
     pub fn without(mut self, argument: Argument) -> Layouts {
         self.asked[argument] = Asked::LeftOut;
+        self.which.insert(argument);
         self
+    }
+
+    /// What is known.
+    fn known(&self) -> impl Iterator<Item = (Option<Layout>, Asked)> {
+        let known = |argument| (self.tensors[argument], self.asked[argument]);
+        self.which.iter().map(known)
     }
 
     /// What the pass needs, at no address.

@@ -38,10 +38,14 @@ fn refuse(
 
 /// Checks what the call gives the expressions of a problem whose sizes make sense, and puts it among the arguments, where they expect it.
 pub(super) fn bind(problem: &Problem, operands: &mut Operands) -> Result<(), ScoreError> {
+    let parts = problem.edit_parts();
+    if parts.is_none() && operands.names_nothing() {
+        return Ok(());
+    }
     let inputs = *operands.score_inputs();
     no_more(&inputs.params, "parameters")?;
     no_more(&inputs.tensors, "tensors")?;
-    let (params, tensors) = match problem.edit_parts() {
+    let (params, tensors) = match parts {
         Some(parts) => (parts.params(), parts.tensors()),
         None => (&[][..], &[][..]),
     };
@@ -51,7 +55,7 @@ pub(super) fn bind(problem: &Problem, operands: &mut Operands) -> Result<(), Sco
     no_more(&gradients, "gradients of tensors")?;
     let of_gradient = "gradient of tensor";
     known(&gradients, of_gradient, tensors, |read| &read.tensor.name)?;
-    let Some(parts) = problem.edit_parts() else {
+    let Some(parts) = parts else {
         return Ok(());
     };
     let mut given = ScoreParams::default();

@@ -65,17 +65,23 @@ impl Library {
         unsafe { Queue::with_workspace(device, self.stream, self.address(8), n_bytes) }
     }
 
+    /// A forward pass as a binding to a framework calls it: o alone, in a workspace that is lent.
+    pub(super) fn forward(&self, device: &Device, prepared: &PreparedForward) {
+        let cuda = device.as_cuda().unwrap();
+        let [q, k, v] = [0, 1, 2].map(|piece| self.tensor(cuda, piece));
+        let inputs = Inputs::new(&q, &k, &v);
+        let n_bytes = prepared.plan().workspace.n_bytes();
+        let mut queue = self.queue(cuda, n_bytes).unwrap();
+        let mut outputs = Outputs::without_lse(self.tensor_mut(cuda, 3));
+        prepared.forward(&mut queue, &inputs, &mut outputs).unwrap();
+    }
+
     /// Both passes, as a binding to a framework calls them: o alone, then gradients.
     fn both_passes(&self, device: &Device, forward: &PreparedForward, backward: &PreparedBackward) {
         let cuda = device.as_cuda().unwrap();
+        self.forward(device, forward);
         let [q, k, v, o] = [0, 1, 2, 3].map(|piece| self.tensor(cuda, piece));
         let inputs = Inputs::new(&q, &k, &v);
-        let mut queue = self
-            .queue(cuda, forward.plan().workspace.n_bytes())
-            .unwrap();
-        let mut outputs = Outputs::without_lse(self.tensor_mut(cuda, 3));
-        forward.forward(&mut queue, &inputs, &mut outputs).unwrap();
-
         let mut queue = self
             .queue(cuda, backward.plan().workspace.n_bytes())
             .unwrap();

@@ -31,6 +31,7 @@ mod borrowed;
 mod enqueue;
 mod foreign;
 mod graph;
+mod host_time;
 mod kept;
 mod kernel_cache;
 mod kernels;

@@ -81,7 +81,7 @@ fn maps_are_encoded_once_while_their_tensors_stay() {
     let cuda = device.as_cuda().unwrap();
     forward.k = DeviceBuffer::new(cuda, SHAPE.iter().product()).unwrap();
     let moved = run(&mut forward);
-    assert_eq!(n_encoded(&moved), 4);
+    assert_eq!(n_encoded(&moved), 1);
     assert_eq!(word(&launches(moved)[0], MAP), forward.k.slice().address());
 }
 
@@ -166,4 +166,30 @@ fn maps_of_empty_tensors_are_of_memory_that_is_there() {
     let workspace = word(launch, TILE_COUNTER);
     assert_ne!(workspace, 0);
     assert_eq!([word(launch, MAP), word(launch, 2 * MAP)], [workspace; 2]);
+}
+
+/// Layers of a model, whose calls are one prepared call: their maps are encoded in the first step alone, and a launch has those of its own tensors.
+#[test]
+fn maps_of_all_layers_are_kept() {
+    let _turn = turn();
+    let device = gpu(0);
+    let cuda = device.as_cuda().unwrap();
+    let mut forward = Forward::with(&device, Algorithm::Flash3);
+    let tensor = || DeviceBuffer::new(cuda, SHAPE.iter().product()).unwrap();
+    let mut layers: Vec<_> = (0..40).map(|_| [tensor(), tensor()]).collect();
+    for step in 0..3 {
+        let mut n_maps = 0;
+        for [k, v] in &mut layers {
+            std::mem::swap(&mut forward.k, k);
+            std::mem::swap(&mut forward.v, v);
+            let calls = calls_of(|| forward.enqueue().unwrap());
+            n_maps += n_encoded(&calls);
+            let [launch] = launches(calls).try_into().unwrap();
+            let encoded = [0, 1, 2, 3].map(|map| word(&launch, map * MAP));
+            assert_eq!(encoded, forward.addresses());
+            std::mem::swap(&mut forward.k, k);
+            std::mem::swap(&mut forward.v, v);
+        }
+        assert_eq!(n_maps, if step == 0 { 2 + 2 * layers.len() } else { 0 });
+    }
 }

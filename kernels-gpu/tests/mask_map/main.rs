@@ -1,7 +1,9 @@
-//! The kernel that maps masks, on the emulator: what it says of a block is so at each pair, and it says as much as the host's bounds do.
+//! The kernel that maps masks, on the emulator: what it says of a block is so at each pair, and it says as much as the host's bounds do. And the kernel that
+//! lists what such a map leaves.
 #![cfg(feature = "emulator")]
 
 mod call;
+mod lists;
 
 use call::Call;
 use ferroflash_kernels::expression::random::{Kind, Random, Sample, random};

@@ -1,8 +1,11 @@
 //! Appends to pages with lengths and tables that are any numbers: a new row goes to the place that the numbers say, if there is one, and nothing
-//! else is written.
+//! else is written; the lengths afterwards are those of the rows that there is a place for. Tables of cosines and sines, where there are some, end before the
+//! cache does, and turn by no angle: so rows are copied all the same.
 
+use ferroflash::arguments::Argument;
 use ferroflash::backend::cuda::{DeviceBuffer, Queue};
 use ferroflash::prepared::Layouts;
+use ferroflash::rotary::Pairs;
 use ferroflash::{
     Append, AppendInputs, AppendOutputs, AppendProblem, Device, Dtype, Error, Layout, Pages,
     Tensor, TensorMut,
@@ -29,6 +32,10 @@ const N_PAGES: usize = BATCH * COLUMNS;
 const HEADS: usize = 2;
 const HEAD_DIM: usize = 16;
 const ROW: usize = HEADS * HEAD_DIM;
+/// Positions of the tables.
+const N_POSITIONS: usize = 30;
+/// Cosines, or sines, of all positions.
+const N_ANGLES: usize = N_POSITIONS * HEAD_DIM / 2;
 
 /// What device memory says of an append.
 #[derive(Debug)]
@@ -36,6 +43,13 @@ struct Numbers {
     cu_seqlens: Vec<i32>,
     seqused: Vec<i32>,
     table: Vec<i32>,
+    is_turned: bool,
+}
+
+/// What an append writes.
+struct Written {
+    pools: [Vec<f64>; 2],
+    seqused: Vec<i32>,
 }
 
 impl Numbers {
@@ -58,12 +72,36 @@ impl Numbers {
                 })
                 .collect(),
             table,
+            is_turned: rng.random(),
         }
+    }
+
+    /// Rows of a sequence that there is a place for.
+    fn room(&self) -> usize {
+        match self.is_turned {
+            true => N_POSITIONS,
+            false => CACHE,
+        }
+    }
+
+    /// The new rows of a sequence, where they ascend.
+    fn rows(&self, sequence: usize) -> std::ops::Range<i32> {
+        let [begin, end] = [0, 1].map(|at| self.cu_seqlens[sequence + at].clamp(0, ROWS as i32));
+        begin..end
+    }
+
+    /// The lengths afterwards, where sequences follow one another.
+    fn lengths_after(&self) -> Vec<i32> {
+        let after = |sequence: usize| {
+            let len = i64::from(self.seqused[sequence]) + self.rows(sequence).len() as i64;
+            len.clamp(0, self.room() as i64) as i32
+        };
+        (0..BATCH).map(after).collect()
     }
 
     /// Where a sequence's row lies in the pool.
     fn place(&self, sequence: usize, row: i64) -> Option<usize> {
-        let row = usize::try_from(row).ok().filter(|&row| row < CACHE)?;
+        let row = usize::try_from(row).ok().filter(|&row| row < self.room())?;
         let page = self.table[sequence * COLUMNS + row / PAGE_SIZE];
         let page = usize::try_from(page).ok().filter(|&page| page < N_PAGES)?;
         Some(page * PAGE_SIZE + row % PAGE_SIZE)
@@ -76,10 +114,8 @@ impl Numbers {
             return None;
         }
         for sequence in 0..BATCH {
-            let [begin, end] =
-                [0, 1].map(|at| self.cu_seqlens[sequence + at].clamp(0, ROWS as i32));
-            for row in begin..end {
-                let at = i64::from(self.seqused[sequence]) + i64::from(row - begin);
+            for (nth, row) in self.rows(sequence).enumerate() {
+                let at = i64::from(self.seqused[sequence]) + nth as i64;
                 if let Some(to) = self.place(sequence, at) {
                     let from = row as usize * ROW;
                     pool[to * ROW..][..ROW].copy_from_slice(&new[from..from + ROW]);
@@ -104,11 +140,14 @@ pub fn check(subject: &Subject, test: &str) {
         let new: Vec<f64> = (0..ROWS * ROW).map(|at| (1 + at % 100) as f64).collect();
         let numbers = Numbers::draw(draw);
         let failed = |error: Error| format!("{numbers:?}: {error}");
-        let pools = run(&device, &numbers, &new).map_err(failed)?;
+        let written = run(&device, &numbers, &new).map_err(failed)?;
         let Some(expected) = numbers.pool(&new) else {
             return Ok(Some(0.0));
         };
-        for pool in pools {
+        if written.seqused != numbers.lengths_after() {
+            return Err(format!("{numbers:?}: lengths of {:?}", written.seqused));
+        }
+        for pool in written.pools {
             let wrong = (0..pool.len()).find(|&at| {
                 pool[at] != expected[at] && !(pool[at].is_nan() && expected[at].is_nan())
             });
@@ -123,16 +162,21 @@ pub fn check(subject: &Subject, test: &str) {
     });
 }
 
-/// Both pools after the append.
-fn run(device: &Device, numbers: &Numbers, new: &[f64]) -> Result<[Vec<f64>; 2], Error> {
+fn run(device: &Device, numbers: &Numbers, new: &[f64]) -> Result<Written, Error> {
     let problem = AppendProblem::builder(Dtype::Bf16)
         .batch(BATCH)
         .packed_new(ROWS)
         .heads_k(HEADS)
         .head_dim(HEAD_DIM)
         .seqlen_cache(CACHE)
-        .pages(Pages::new(N_PAGES, PAGE_SIZE))
-        .build()?;
+        .pages(Pages::new(N_PAGES, PAGE_SIZE));
+    let problem = match numbers.is_turned {
+        true => problem.rotary(Pairs::Halves, HEAD_DIM, N_POSITIONS),
+        false => problem,
+    };
+    let problem = problem.build()?;
+    let (cos, sin) = ([1f32; N_ANGLES], [0f32; N_ANGLES]);
+    let mut after = vec![-7; BATCH];
     let (shape_new, shape) = (problem.shape_new(), problem.shape_cache());
     let append = Append::new(device, problem)?;
     let Some(gpu) = device.as_cuda() else {
@@ -145,17 +189,27 @@ fn run(device: &Device, numbers: &Numbers, new: &[f64]) -> Result<[Vec<f64>; 2],
         let inputs = AppendInputs::new(&new, &new, &numbers.seqused)
             .page_table(&numbers.table)
             .cu_seqlens_new(&numbers.cu_seqlens);
+        let inputs = match numbers.is_turned {
+            true => inputs.rotary(&cos, &sin),
+            false => inputs,
+        };
         let [k, v] = &mut pools;
         append.run(
             &inputs,
-            &mut AppendOutputs::new(k.view_mut()?, v.view_mut()?),
+            &mut AppendOutputs::new(k.view_mut()?, v.view_mut()?).seqused_out(&mut after),
         )?;
-        return Ok(pools.map(|pool| pool.values()));
+        return Ok(Written {
+            pools: pools.map(|pool| pool.values()),
+            seqused: after,
+        });
     };
-    let (prepared, mut queue) = (append.prepare(&Layouts::contiguous())?, Queue::new(gpu)?);
+    let layouts = Layouts::contiguous().giving(Argument::SeqUsedOut);
+    let (prepared, mut queue) = (append.prepare(&layouts)?, Queue::new(gpu)?);
+    let angles = |angles: &[f32]| DeviceBuffer::from_slice(gpu, angles, &queue);
+    let (cos, sin) = (angles(&cos)?, angles(&sin)?);
     let vector = |numbers: &[i32]| DeviceBuffer::from_slice(gpu, numbers, &queue);
     let (seqused, table) = (vector(&numbers.seqused)?, vector(&numbers.table)?);
-    let ends = vector(&numbers.cu_seqlens)?;
+    let (ends, mut lengths) = (vector(&numbers.cu_seqlens)?, vector(&after)?);
     let rows = |rows: &[f64]| {
         let rows: Vec<bf16> = rows.iter().map(|&x| bf16::from_f64(x)).collect();
         DeviceBuffer::from_slice(gpu, &rows, &queue)
@@ -167,14 +221,23 @@ fn run(device: &Device, numbers: &Numbers, new: &[f64]) -> Result<[Vec<f64>; 2],
     let inputs = AppendInputs::new(&new, &new, seqused.slice())
         .page_table(table.slice())
         .cu_seqlens_new(ends.slice());
+    let inputs = match numbers.is_turned {
+        true => inputs.rotary(cos.slice(), sin.slice()),
+        false => inputs,
+    };
     let mut outputs = AppendOutputs::new(
         TensorMut::device(k.slice_mut(), of_pool)?,
         TensorMut::device(v.slice_mut(), of_pool)?,
-    );
+    )
+    .seqused_out(lengths.slice_mut());
     prepared.append(&mut queue, &inputs, &mut outputs)?;
     let read = |pool: &DeviceBuffer<bf16>| -> Result<Vec<f64>, Error> {
         let pool = pool.to_vec(&queue)?;
         Ok(pool.into_iter().map(f64::from).collect())
     };
-    Ok([read(&k)?, read(&v)?])
+    lengths.copy_to(&mut after, &queue)?;
+    Ok(Written {
+        pools: [read(&k)?, read(&v)?],
+        seqused: after,
+    })
 }

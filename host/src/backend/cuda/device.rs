@@ -17,6 +17,7 @@ use super::embedded;
 use super::kernel_cache::{KernelCache, KernelCacheUse, Ptxas, Target};
 use super::memory::Bytes;
 use super::module::{Kernel, Kernels, too_old};
+use super::tensor_map::TensorMaps;
 use crate::error::DriverError;
 use crate::plan::{DeviceInfo, Thresholds};
 
@@ -29,6 +30,7 @@ pub struct CudaDevice {
     /// Memory that nobody holds and that work may still use.
     retired: Mutex<Vec<Bytes>>,
     captures: Captures,
+    tensor_maps: TensorMaps,
     context: Context,
     ordinal: u32,
     uuid: [u8; 16],
@@ -142,6 +144,7 @@ impl CudaDevice {
             kernels,
             retired: Mutex::default(),
             captures: Captures::default(),
+            tensor_maps: TensorMaps::default(),
             context,
             ordinal,
             uuid,
@@ -219,6 +222,11 @@ impl CudaDevice {
     /// The captures of its streams.
     pub(super) fn captures(&self) -> &Captures {
         &self.captures
+    }
+
+    /// The tensor maps of its launches.
+    pub(super) fn tensor_maps(&self) -> &TensorMaps {
+        &self.tensor_maps
     }
 
     fn retired(&self) -> MutexGuard<'_, Vec<Bytes>> {

@@ -2,21 +2,22 @@
 
 use std::sync::Arc;
 
+use super::context::Current;
 use super::device::CudaDevice;
 use super::marks::Marks;
 use super::stream::StreamRef;
-use super::tensor_map::TensorMaps;
-use crate::arguments::{Argument, Values};
+use crate::arguments::{Argument, ByArgument, Values};
 use crate::error::DriverError;
-use crate::plan::{Planned, PlannedLaunch};
+use crate::plan::{Lies, Planned, PlannedLaunch, give};
 use ferroflash_driver::extra::function::{self, LaunchSize};
-use ferroflash_kernels::params::{Params, SHIFTED};
+use ferroflash_kernels::params::{Params, SHIFTED, bind};
 
 /// A plan with its kernels found on a device, so that [`Launches::enqueue`] looks nothing up and allocates nothing.
 #[derive(Debug)]
 pub(crate) struct Launches<P> {
     plan: P,
     kernels: Box<[Ready]>,
+    lie: ByArgument<Lies>,
     device: Arc<CudaDevice>,
 }
 
@@ -25,12 +26,11 @@ pub(crate) struct Launches<P> {
 struct Ready {
     function: ferroflash_driver::sys::CUfunction,
     size: LaunchSize,
-    maps: TensorMaps,
 }
 
 // SAFETY: the driver lets every thread launch a function; `device`, held beside it, keeps the function loaded.
 unsafe impl Send for Ready {}
-// SAFETY: as above; what changes after it is made, `maps`, is `Sync` itself.
+// SAFETY: as above; nothing changes after it is made.
 unsafe impl Sync for Ready {}
 
 impl<P: Planned> Launches<P> {
@@ -47,7 +47,6 @@ impl<P: Planned> Launches<P> {
             Ok(Ready {
                 function: kernel.function(),
                 size,
-                maps: TensorMaps::default(),
             })
         };
         let kernels = plan
@@ -56,6 +55,7 @@ impl<P: Planned> Launches<P> {
             .map(ready)
             .collect::<Result<_, DriverError>>()?;
         Ok(Launches {
+            lie: ByArgument::from_fn(|argument| plan.lies(argument)),
             plan,
             kernels,
             device: Arc::clone(device),
@@ -77,57 +77,59 @@ impl<P: Planned> Launches<P> {
     ///
     /// The caller has checked that each argument of the call lies at its address with the plan's strides, and
     /// `plan.workspace_layout()` behind the address of the workspace, in memory of this device, its counters 0. Events of `marks` are
-    /// recorded between the launches.
-    pub(crate) fn enqueue(
+    /// recorded between the launches. The device's context is current.
+    pub(super) fn enqueue(
         &self,
         workspace: u64,
         address: impl Fn(Argument) -> u64,
         values: &Values,
         marks: Option<&Marks>,
         on: StreamRef<'_>,
+        _current: &Current,
     ) -> Result<(), DriverError> {
-        let _current = self.device.enter()?;
         let stream = on.as_raw();
         let dtype = self.plan.dtype();
         let launches = self.plan.planned_launches();
         for (idx, (launch, ready)) in launches.iter().zip(&self.kernels).enumerate() {
             self.mark(marks, idx, on)?;
             let (function, size) = (ready.function, ready.size);
-            let mut params = self.plan.bound(launch, workspace, &address, Some(values));
-            ready.maps.encode(&mut params, dtype)?;
+            let mut params = launch.params;
+            give(&mut params, launch, Some(values));
+            bind(&mut params, workspace, |argument| {
+                self.lie[argument].at(workspace, || address(argument))
+            });
+            self.device.tensor_maps().encode(&mut params, dtype)?;
             // SAFETY: `launch.params` has the type that the kernel of `launch.variant` takes: a plan pairs them. With
             // `launch.grid`, which covers the shape in them, the kernel stays inside the arguments and the workspace,
             // which the caller has checked to lie where the addresses say. The context is current; a stream of another is
             // refused.
             unsafe {
-                match params {
-                    Params::Forward(params) => function::launch(function, size, stream, &params)?,
+                match &params {
+                    Params::Forward(params) => function::launch(function, size, stream, params)?,
                     Params::Flash1Forward(params) => {
-                        function::launch(function, size, stream, &params)?
+                        function::launch(function, size, stream, params)?
                     }
-                    Params::TmaForward(params) => {
-                        function::launch(function, size, stream, &params)?
-                    }
-                    Params::Backward(params) => function::launch(function, size, stream, &params)?,
+                    Params::TmaForward(params) => function::launch(function, size, stream, params)?,
+                    Params::Backward(params) => function::launch(function, size, stream, params)?,
                     Params::TmaBackward(params) if params.pass.schedule.order == SHIFTED => {
-                        function::launch_together(function, size, stream, &params)?
+                        function::launch_together(function, size, stream, params)?
                     }
                     Params::TmaBackward(params) => {
-                        function::launch(function, size, stream, &params)?
+                        function::launch(function, size, stream, params)?
                     }
-                    Params::Standard(params) => function::launch(function, size, stream, &params)?,
-                    Params::Clear(params) => function::launch(function, size, stream, &params)?,
-                    Params::TileList(params) => function::launch(function, size, stream, &params)?,
-                    Params::BlockList(params) => function::launch(function, size, stream, &params)?,
-                    Params::MaskMap(params) => function::launch(function, size, stream, &params)?,
-                    Params::Combine(params) => function::launch(function, size, stream, &params)?,
-                    Params::Merge(params) => function::launch(function, size, stream, &params)?,
-                    Params::Append(params) => function::launch(function, size, stream, &params)?,
+                    Params::Standard(params) => function::launch(function, size, stream, params)?,
+                    Params::Clear(params) => function::launch(function, size, stream, params)?,
+                    Params::TileList(params) => function::launch(function, size, stream, params)?,
+                    Params::BlockList(params) => function::launch(function, size, stream, params)?,
+                    Params::MaskMap(params) => function::launch(function, size, stream, params)?,
+                    Params::Combine(params) => function::launch(function, size, stream, params)?,
+                    Params::Merge(params) => function::launch(function, size, stream, params)?,
+                    Params::Append(params) => function::launch(function, size, stream, params)?,
                     Params::TensorGradient(params) => {
-                        function::launch(function, size, stream, &params)?
+                        function::launch(function, size, stream, params)?
                     }
                     Params::SinkGradient(params) => {
-                        function::launch(function, size, stream, &params)?
+                        function::launch(function, size, stream, params)?
                     }
                 }
             }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use ferroflash_driver::extra;
 use ferroflash_driver::sys::{CUgraph, CUstream};
 
+use super::context::Current;
 use super::device::CudaDevice;
 use super::launch::Launches;
 use super::marks::Marks;
@@ -151,9 +152,8 @@ impl Queue {
         let current = device.enter()?;
         // SAFETY: the stream is alive, as the caller promises.
         let context = unsafe { extra::stream::context(stream) }.map_err(DriverError::from)?;
-        let own = extra::context::current().map_err(DriverError::from)?;
         drop(current);
-        if context != own {
+        if !device.is_of(context) {
             return Err(ProblemError::QueueElsewhere.into());
         }
         // SAFETY: as above.
@@ -186,20 +186,24 @@ impl Queue {
     }
 
     /// Clears so many bytes of a workspace's counters in the order of the stream, so before the first call that finds them there.
-    fn clear_counters(&self, workspace: &Workspace, n_bytes: u64) -> Result<(), DriverError> {
+    fn clear_counters(
+        &self,
+        workspace: &Workspace,
+        n_bytes: u64,
+        _current: &Current,
+    ) -> Result<(), DriverError> {
         let n_bytes = workspace.n_bytes().min(n_bytes) as usize;
         let stream = self.lane.stream().as_raw();
-        let _current = self.lane.device.enter()?;
-        // SAFETY: the range is the workspace's, which is there until the queue's work is done.
+        // SAFETY: the range is the workspace's, which is there until the queue's work is done. The device's context is current.
         unsafe { extra::stream::fill(workspace.address(), 0, n_bytes, stream)? };
         Ok(())
     }
 
     /// Clears the counters of a lent workspace, if the call counts: its memory may have been somebody else's since the last call.
-    fn clear_lent(&self, layout: &WorkspaceLayout) -> Result<(), DriverError> {
+    fn clear_lent(&self, layout: &WorkspaceLayout, current: &Current) -> Result<(), DriverError> {
         match &self.workspace {
             lent @ Workspace::Lent { .. } if layout.has_counter() => {
-                self.clear_counters(lent, layout.counter_bytes())
+                self.clear_counters(lent, layout.counter_bytes(), current)
             }
             Workspace::Lent { .. } | Workspace::Own(_) => Ok(()),
         }
@@ -255,7 +259,7 @@ impl Queue {
             (_, Workspace::Own(None)) => {}
         }
         let own = Workspace::Own(Some(Arc::new(Memory::new(&self.lane.device, needed)?)));
-        self.clear_counters(&own, COUNTER_BYTES)?;
+        self.clear_counters(&own, COUNTER_BYTES, &self.lane.device.enter()?)?;
         self.workspace = own;
         Ok(())
     }
@@ -278,18 +282,18 @@ impl Queue {
             return Err(DriverError::QueuePoisoned.into());
         }
         self.grow(launches.plan().workspace_layout().n_bytes())?;
-        let enqueued = self
-            .clear_lent(launches.plan().workspace_layout())
-            .and_then(|()| {
-                let (workspace, stream) = (self.workspace.address(), self.lane.stream());
-                launches.enqueue(
-                    workspace,
-                    address,
-                    operands.values(),
-                    marks.as_ref(),
-                    stream,
-                )
-            });
+        let enqueued = self.lane.device.enter().and_then(|current| {
+            self.clear_lent(launches.plan().workspace_layout(), &current)?;
+            let (workspace, stream) = (self.workspace.address(), self.lane.stream());
+            launches.enqueue(
+                workspace,
+                address,
+                operands.values(),
+                marks.as_ref(),
+                stream,
+                &current,
+            )
+        });
         if let State::Capturing(recording) = &mut self.state {
             recording.keep(operands);
         }
@@ -322,7 +326,10 @@ impl Queue {
     pub fn synchronize(&mut self) -> Result<(), DriverError> {
         match &self.state {
             State::Capturing(_) => return Err(DriverError::QueueCaptured),
-            State::Poisoned => self.clear_counters(&self.workspace, COUNTER_BYTES)?,
+            State::Poisoned => {
+                let current = self.lane.device.enter()?;
+                self.clear_counters(&self.workspace, COUNTER_BYTES, &current)?;
+            }
             State::Ready => {}
         }
         self.lane.synchronize()?;

@@ -1,74 +1,88 @@
-//! A launch's tensor maps, encoded by the driver from the plan's descriptions.
+//! Tensor maps, encoded by the driver from the plan's descriptions, and kept.
 
+use std::num::NonZeroUsize;
 use std::sync::Mutex;
 
 use ferroflash_driver::extra::tensor_map::{ElementType, Tiled, encode};
 use ferroflash_kernels::params::{BOX_COLUMNS, KernelParams, Slot, TensorMap};
+use lru::LruCache;
 
 use crate::dtype::Dtype;
 use crate::error::DriverError;
 
-/// The maps of one launch, encoded when it is first enqueued and again when its tensors lie elsewhere.
-#[derive(Debug, Default)]
+/// How many maps a device keeps: those of keys and values of all layers of a model, of some models. A map is 128 bytes.
+const N_KEPT: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
+
+/// The maps that were encoded last. What the driver makes of a description never changes.
 pub(super) struct TensorMaps {
-    last: Mutex<Option<Encoded>>,
+    kept: Mutex<LruCache<Described, TensorMap>>,
 }
 
-/// The most maps of a launch.
-const MOST: usize = 6;
+/// All that the driver is told of a map.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Described {
+    address: u64,
+    sizes: [u64; 4],
+    strides: [u64; 3],
+    boxes: [u64; 2],
+    dtype: Dtype,
+}
 
-/// Maps as they are described, and as the driver encodes them; a launch may have fewer.
-#[derive(Clone, Copy, Debug)]
-struct Encoded {
-    described: [TensorMap; MOST],
-    encoded: [TensorMap; MOST],
+impl Default for TensorMaps {
+    fn default() -> TensorMaps {
+        TensorMaps {
+            kept: Mutex::new(LruCache::new(N_KEPT)),
+        }
+    }
 }
 
 impl TensorMaps {
-    /// Puts what the driver makes of it in place of each description among the parameters. Where another thread is at the same
-    /// launch, nobody waits: both encode.
+    /// Puts what the driver makes of it in place of each description among the parameters. Where another thread is at it, nobody waits: both
+    /// encode.
     pub(super) fn encode(
         &self,
         params: &mut impl KernelParams,
         dtype: Dtype,
     ) -> Result<(), DriverError> {
-        let mut described = [TensorMap::default(); MOST];
-        let mut n_maps = 0;
+        let mut kept = self.kept.try_lock().ok();
+        let mut outcome = Ok(());
         params.slots(&mut |slot| {
-            if let Slot::Map(_, map) = slot {
-                described[n_maps] = *map;
-                n_maps += 1;
-            }
-        });
-        if n_maps == 0 {
-            return Ok(());
-        }
-        let mut last = self.last.try_lock().ok();
-        let known = last.as_ref().and_then(|last| **last);
-        let encoded = match known.filter(|known| known.described == described) {
-            Some(known) => known.encoded,
-            None => {
-                let mut encoded = described;
-                // What the call does not have, no kernel copies.
-                for map in encoded[..n_maps].iter_mut().filter(|map| map.base != 0) {
-                    *map = encode_map(map, dtype)?;
-                }
-                if let Some(last) = &mut last {
-                    **last = Some(Encoded { described, encoded });
-                }
-                encoded
-            }
-        };
-        let mut encoded = encoded.into_iter();
-        params.slots(&mut |slot| {
+            // What the call does not have, no kernel copies.
             if let Slot::Map(_, map) = slot
-                && let Some(encoded) = encoded.next()
+                && map.base != 0
+                && outcome.is_ok()
             {
-                *map = encoded;
+                match kept_or_encoded(map, dtype, kept.as_deref_mut()) {
+                    Ok(encoded) => *map = encoded,
+                    Err(error) => outcome = Err(error),
+                }
             }
         });
-        Ok(())
+        outcome
     }
+}
+
+fn kept_or_encoded(
+    map: &TensorMap,
+    dtype: Dtype,
+    kept: Option<&mut LruCache<Described, TensorMap>>,
+) -> Result<TensorMap, DriverError> {
+    let Some(kept) = kept else {
+        return encode_map(map, dtype);
+    };
+    let described = Described {
+        address: map.base,
+        sizes: map.sizes,
+        strides: map.strides,
+        boxes: [map.box_rows, map.box_heads],
+        dtype,
+    };
+    if let Some(encoded) = kept.get(&described) {
+        return Ok(*encoded);
+    }
+    let encoded = encode_map(map, dtype)?;
+    kept.push(described, encoded);
+    Ok(encoded)
 }
 
 /// What the driver makes of a description.

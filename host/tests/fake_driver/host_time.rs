@@ -1,0 +1,195 @@
+//! What a call costs the host beside the driver: `cargo test -p ferroflash --test fake_driver -- --nocapture costs`.
+//!
+//! The driver of functions does as little as it can; what that takes is measured alone, by the same functions called as often, and
+//! taken off.
+
+use std::hint::black_box;
+
+use ferroflash::PlanCache;
+use ferroflash::backend::cuda::sys::CUfunction;
+use ferroflash_driver::extra::{self, function};
+
+use super::foreign::Library;
+use super::*;
+
+/// With checks, and little optimised, code takes longer.
+const MOST_NS: f64 = if cfg!(debug_assertions) {
+    10_000.0
+} else {
+    5_000.0
+};
+
+/// The least time of one call of many, in nanoseconds.
+fn least_ns(mut call: impl FnMut()) -> f64 {
+    const N_CALLS: u32 = 500;
+    let mut run = || {
+        let start = Instant::now();
+        (0..N_CALLS).for_each(|_| call());
+        start.elapsed().as_secs_f64() * 1e9 / f64::from(N_CALLS)
+    };
+    (0..30).map(|_| run()).fold(f64::INFINITY, f64::min)
+}
+
+/// What the driver's part of such calls takes.
+fn of_the_driver(calls: &[Call]) -> f64 {
+    let mut repeated: Vec<Box<dyn Fn()>> = Vec::new();
+    for call in calls {
+        match call.clone() {
+            Call::Launch(launch) => {
+                let here = *fake::contexts().last().expect("a context is current");
+                let is_it = |kind: &Kind| matches!(kind, Kind::Function { name, context, .. } if *name == launch.kernel && *context == here);
+                let alive = fake::state().alive.clone();
+                let handle = alive.iter().find(|(_, kind)| is_it(kind));
+                let function = *handle.expect("the kernel is loaded").0 as CUfunction;
+                let size = function::LaunchSize {
+                    grid: launch.grid[0],
+                    threads: launch.block[0],
+                    shared_bytes: launch.shared_bytes,
+                };
+                let params = [0u8; 4096];
+                // SAFETY: nothing runs, and the parameter is longer than any.
+                repeated.push(Box::new(move || unsafe {
+                    function::launch(function, size, launch.stream as _, &params).unwrap();
+                }));
+            }
+            Call::Fill {
+                address,
+                n_bytes,
+                stream,
+                ..
+            } => {
+                // SAFETY: the call has filled it.
+                repeated.push(Box::new(move || unsafe {
+                    extra::stream::fill(address as u64, 0, n_bytes, stream as _).unwrap();
+                }));
+            }
+            Call::EncodeTensorMap => {}
+            other => panic!("{other:?} is nothing that a call does"),
+        }
+    }
+    least_ns(|| repeated.iter().for_each(|call| call()))
+}
+
+/// What each call takes beside the driver, in nanoseconds.
+fn beside_the_driver(what: &str, mut call: impl FnMut()) -> f64 {
+    call();
+    let calls = calls_of(&mut call);
+    let n_enqueued = calls.len();
+    let (all, driver) = (least_ns(&mut call), of_the_driver(&calls));
+    let own = all - driver;
+    eprintln!("{what}: {own:.0} ns beside the driver ({n_enqueued} calls of it, {driver:.0} ns)");
+    own
+}
+
+#[test]
+fn prepared_costs() {
+    let _turn = turn();
+    let device = gpu(0);
+    let context = fake::CONTEXTS[0] as _;
+    // SAFETY: the context is there for ever.
+    unsafe { extra::context::push(context).unwrap() };
+    for algorithm in [Algorithm::Flash2, Algorithm::Flash3] {
+        let mut forward = Forward::with(&device, algorithm);
+        let own = beside_the_driver(&format!("a prepared forward pass of {algorithm}"), || {
+            forward.enqueue().unwrap();
+        });
+        assert!(own < MOST_NS, "{algorithm}: {own:.0} ns");
+    }
+    let mut decode = Decode::new(&device);
+    let own = beside_the_driver("a prepared step of decode over pages", || decode.enqueue());
+    assert!(own < MOST_NS, "{own:.0} ns");
+    extra::context::pop().unwrap();
+}
+
+/// As a binding to a framework calls it: nothing is kept but the plans, and the workspace is lent.
+#[test]
+fn looked_up_costs() {
+    let _turn = turn();
+    let library = Library::new(fake::CONTEXTS[0]);
+    let device = library.device();
+    let cache = PlanCache::new(256);
+    for algorithm in [Algorithm::Flash2, Algorithm::Flash3] {
+        let what = format!("a forward pass of {algorithm}, looked up");
+        let own = beside_the_driver(&what, || {
+            let attention = Attention::new(&device, problem()).unwrap();
+            let attention = attention.with_algorithm(algorithm);
+            let layout = Layout::bshd(SHAPE).unwrap();
+            let layouts = [Argument::Q, Argument::K, Argument::V]
+                .iter()
+                .fold(Layouts::contiguous(), |layouts, &argument| {
+                    layouts.with(argument, layout)
+                });
+            let layouts = layouts.without(Argument::Lse);
+            let prepared = cache.forward(&attention, &layouts).unwrap();
+            library.forward(&device, black_box(&prepared));
+        });
+        assert!(own < MOST_NS, "{algorithm}: {own:.0} ns");
+    }
+}
+
+/// One query of each sequence over keys in pages.
+struct Decode {
+    prepared: PreparedForward,
+    problem: Problem,
+    q: DeviceBuffer<bf16>,
+    k: DeviceBuffer<bf16>,
+    v: DeviceBuffer<bf16>,
+    o: DeviceBuffer<bf16>,
+    seqused: DeviceBuffer<i32>,
+    table: DeviceBuffer<i32>,
+    queue: Queue,
+}
+
+impl Decode {
+    fn new(device: &Device) -> Decode {
+        let problem = Problem::builder(Dtype::Bf16)
+            .batch(8)
+            .seqlen_q(1)
+            .seqlen_k(1024)
+            .heads_q(32)
+            .heads_k(8)
+            .head_dim(128)
+            .pages(ferroflash::Pages::new(128, 64))
+            .build()
+            .unwrap();
+        let layouts = Layouts::contiguous()
+            .giving(Argument::SeqUsedK)
+            .without(Argument::Lse);
+        let attention = Attention::new(device, problem).unwrap();
+        let prepared = attention.prepare_forward(&layouts).unwrap();
+        let cuda = device.as_cuda().unwrap();
+        let rows = |shape: [usize; 4]| DeviceBuffer::new(cuda, shape.iter().product()).unwrap();
+        let mut queue = Queue::new(cuda).unwrap();
+        queue.reserve(prepared.plan()).unwrap();
+        Decode {
+            prepared,
+            problem,
+            q: rows(problem.shape_q()),
+            k: rows(problem.shape_k()),
+            v: rows(problem.shape_v()),
+            o: rows(problem.shape_o()),
+            seqused: DeviceBuffer::new(cuda, 8).unwrap(),
+            table: DeviceBuffer::new(cuda, 8 * 16).unwrap(),
+            queue,
+        }
+    }
+
+    fn enqueue(&mut self) {
+        let layout = |shape| Layout::bshd(shape).unwrap();
+        let of_q = layout(self.problem.shape_q());
+        let of_k = layout(self.problem.shape_k());
+        let inputs = Inputs::new(
+            &Tensor::device(self.q.slice(), of_q).unwrap(),
+            &Tensor::device(self.k.slice(), of_k).unwrap(),
+            &Tensor::device(self.v.slice(), of_k).unwrap(),
+        );
+        let inputs = inputs
+            .seqused_k(self.seqused.slice())
+            .page_table(self.table.slice());
+        let o = TensorMut::device(self.o.slice_mut(), of_q).unwrap();
+        let mut outputs = Outputs::without_lse(o);
+        self.prepared
+            .forward(&mut self.queue, &inputs, &mut outputs)
+            .unwrap();
+    }
+}
