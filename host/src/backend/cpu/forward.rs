@@ -6,12 +6,11 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::buffer::{Panel, Tile};
 use super::dropout;
 use super::edit::{Editor, Lanes};
 use super::machine::Machine;
+use super::pool;
 use super::rows::{HeadRows, View, store_lanes};
 use super::sequences::Sequences;
 use super::sizes::{Location, Sizes};
@@ -75,9 +74,9 @@ pub(super) fn forward<T: Element, K: Widen>(
         })
         .collect();
     let workspace = || Workspace::new(machine, sizes, panels, sequences.editor());
-    tasks
-        .par_iter_mut()
-        .for_each_init(workspace, |workspace, task| workspace.run(inputs, task));
+    pool::each(&mut tasks, workspace, |workspace, task| {
+        workspace.run(inputs, task);
+    });
 }
 
 fn panels_per_task(machine: Machine, sizes: &Sizes, n_sequences: usize) -> usize {

@@ -12,6 +12,7 @@ use std::process;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
+use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// The process whose threads rayon's global pool has; 0 before it is first asked.
@@ -43,6 +44,18 @@ pub(crate) fn install<R: Send>(work: impl FnOnce() -> R + Send) -> R {
             mem::forget(alone.use_current_thread().build());
             work()
         }
+    }
+}
+
+/// Does tasks, each in what its thread works in. A single one is done here: little work takes less time than it takes to wake a thread.
+pub(super) fn each<T: Send, W>(
+    tasks: &mut [T],
+    workspace: impl Fn() -> W + Sync + Send,
+    run: impl Fn(&mut W, &mut T) + Sync + Send,
+) {
+    match tasks {
+        [task] => run(&mut workspace(), task),
+        tasks => tasks.par_iter_mut().for_each_init(workspace, run),
     }
 }
 

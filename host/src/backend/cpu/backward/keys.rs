@@ -3,8 +3,6 @@
 
 use std::ops::Range;
 
-use rayon::prelude::*;
-
 use super::differentiate::{Statistics, differentiate};
 use super::{BLOCK, Inputs, MAX_PANELS, RowStatistics, Scores};
 use crate::backend::cpu::blocks;
@@ -13,6 +11,7 @@ use crate::backend::cpu::dropout;
 use crate::backend::cpu::edit::{Editor, Lanes, multiply_by_derivatives};
 use crate::backend::cpu::machine::Machine;
 use crate::backend::cpu::mask::hide_lanes_from_rows;
+use crate::backend::cpu::pool;
 use crate::backend::cpu::rows::store_lanes;
 use crate::backend::cpu::sequences::Sequences;
 use crate::backend::cpu::sizes::{Location, Sizes};
@@ -56,11 +55,9 @@ pub(super) fn d_k_and_d_v<T: Element>(
         }));
     }
     let workspace = || Workspace::new(machine, sizes, n_panels, sequences.editor());
-    tasks
-        .par_iter_mut()
-        .for_each_init(workspace, |workspace, task| {
-            workspace.run(inputs, rows, task)
-        });
+    pool::each(&mut tasks, workspace, |workspace, task| {
+        workspace.run(inputs, rows, task);
+    });
 }
 
 fn panels_per_task(machine: Machine, sizes: &Sizes, n_sequences: usize) -> usize {
