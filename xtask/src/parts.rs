@@ -10,7 +10,7 @@ use crate::workspace::Workspace;
 /// Integration tests that run for minutes, each a part of its own.
 const LONG: [&str; 2] = ["cpu", "emulated"];
 
-/// The feature without which tests run the kernels that users get, compiled beforehand.
+/// The feature without which tests run the kernels that users get, compiled beforehand. What wants it is for a machine with a GPU.
 const BUILD_KERNELS: &str = "build-kernels";
 
 /// How long a part runs.
@@ -79,7 +79,9 @@ fn of_metadata(metadata: &Value) -> Result<Vec<Part>> {
         let targets = package["targets"].as_array();
         for target in targets.context("cargo metadata names no targets")? {
             let name = target["name"].as_str().context("a target has a name")?;
-            if target["test"] != true {
+            let wanted = target["required-features"].as_array();
+            let is_beyond = wanted.is_some_and(|all| all.iter().any(|one| one == BUILD_KERNELS));
+            if target["test"] != true || is_beyond {
                 continue;
             }
             match target["kind"][0].as_str() {
@@ -140,6 +142,7 @@ mod tests {
                 target("example", "checked", true),
                 target("example", "shown", false),
                 target("custom-build", "build-script-build", false),
+                {"kind": ["test"], "name": "probes", "test": true, "required-features": ["build-kernels"]},
             ]},
             {"name": "two", "features": {"fake": []}, "targets": [target("bin", "b", true), target("test", "plans", true), target("test", "cpu", true)]},
         ]});

@@ -21,13 +21,23 @@ class Counting:
     """A door that counts the calls that it takes."""
 
     def __init__(self, door):
-        self.door, self.taken, self.refused = door, 0, 0
+        self.door, self.taken, self.refused, self.behind = door, 0, 0, 0
 
     def flash(self, *arguments):
         return self._counted(self.door.flash(*arguments))
 
     def attention(self, *arguments):
         return self._counted(self.door.attention(*arguments))
+
+    def behind_operator(self, *arguments):
+        return self._behind(self.door.behind_operator(*arguments))
+
+    def behind_operator_backward(self, *arguments):
+        return self._behind(self.door.behind_operator_backward(*arguments))
+
+    def _behind(self, result):
+        self.behind += result is not None
+        return result
 
     def _counted(self, result):
         self.taken, self.refused = self.taken + (result is not None), self.refused + (result is None)
@@ -93,6 +103,31 @@ def test_plain_calls_are_taken(door, device, spelling):
         with torch.inference_mode():
             assert torch.equal(call(*tensors), expected[0])
     assert (door.taken, door.refused) == (6, 0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("heads_first", [False, True])
+def test_operators_of_a_compiled_graph_are_served(door, device, heads_first):
+    tensors = inputs(device, dtype_of(device))
+    if heads_first:
+        tensors = [x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in tensors]
+    compiled = torch.compile(SPELLINGS["fa2"], backend="aot_eager", fullgraph=True)
+    expected = closed(lambda: both_passes(SPELLINGS["fa2"], tensors))
+    assert equal(both_passes(compiled, tensors), expected) and (door.behind, door.taken) == (2, 0)
+    assert compiled(*tensors).is_contiguous()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_operators_with_lengths_are_served(door, device):
+    q, k, v = inputs(device, dtype_of(device), grad=False)
+    used = integers(device, 5, 9)
+    arguments = q, k, v, None, None, None, used, None, None, None, None, 0.3, None, 0, 0, None, None, [], [], None, 0.0, None
+    expected = closed(lambda: torch.ops.ferroflash.forward.default(*arguments))
+    assert equal(torch.ops.ferroflash.forward.default(*arguments), expected) and door.behind == 1
+    d_o = random(*q.shape, device=device, dtype=q.dtype, seed=7)
+    saved = q, k, v, *expected
+    of_operator = lambda: torch.ops.ferroflash.backward.default(d_o, expected[1], *saved, *arguments[3:], False, [])  # noqa: E731
+    assert equal(of_operator(), closed(of_operator)) and door.behind == 2
 
 
 @pytest.mark.parametrize("device", DEVICES)

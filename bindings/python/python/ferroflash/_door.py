@@ -37,7 +37,7 @@ class _Closed:
     def flash(self, *_: Any) -> None:
         """No call is plain."""
 
-    attention = behind_sdpa = behind_sdpa_backward = flash
+    attention = behind_operator = behind_operator_backward = behind_sdpa = behind_sdpa_backward = flash
 
 
 def opened(function: type[torch.autograd.Function], *, table: bool = True, library: bool = True) -> _native.Door | _Closed:

@@ -315,6 +315,12 @@ class Door:
         softcap: Any,
     ) -> Any | None:
         """o, or with `both` o and lse; None where the call is not plain."""
+    def behind_operator(self, q: Any, k: Any, v: Any, lengths: tuple[Any, ...] | None, numbers: tuple[Any, ...]) -> tuple[Any, Any] | None:
+        """o and lse, contiguous; None where the door does not serve the call."""
+    def behind_operator_backward(
+        self, saved: tuple[Any, ...], d_o: Any, d_lse: Any | None, lengths: tuple[Any, ...] | None, numbers: tuple[Any, ...]
+    ) -> list[Any] | None:
+        """The gradients of q, k and v, contiguous, from these, o and lse; None where the door does not serve the call."""
     def behind_sdpa(self, q: Any, k: Any, v: Any, causal: bool, scale: float | None) -> tuple[Any, Any] | None:
         """o and lse of tensors `[batch, heads, seqlen, head_dim]`, o in the order of q's memory; None where the door does not serve the call."""
     def behind_sdpa_backward(

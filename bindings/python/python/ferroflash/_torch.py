@@ -375,6 +375,10 @@ def _options(options: Sequence[Any]) -> tuple[Lengths, tuple, Beside | None]:
 @torch.library.impl(_LIBRARY, "forward", "CUDA")
 def _forward(q, k, v, *options):
     lengths, numbers, beside = _options(options)
+    if beside is None:
+        result = DOOR.behind_operator(q, k, v, lengths, numbers)
+        if result is not None:
+            return result
     return _call.forward(_call.plan(q, k, v, lengths, numbers, beside), q, k, v, lengths, beside)
 
 
@@ -383,6 +387,10 @@ def _forward(q, k, v, *options):
 def _backward(d_o, d_lse, q, k, v, o, lse, *options):
     *options, d_sinks, d_tensors = options
     lengths, numbers, beside = _options(options)
+    if beside is None:
+        gradients = DOOR.behind_operator_backward((q, k, v, o, lse), d_o, d_lse, lengths, numbers)
+        if gradients is not None:
+            return gradients
     planned = _call.plan(q, k, v, lengths, numbers, beside)
     return _call.backward(planned, d_o, d_lse, (q, k, v, o, lse), lengths, beside, Wanted(d_sinks, tuple(d_tensors)))
 

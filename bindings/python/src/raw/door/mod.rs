@@ -138,21 +138,54 @@ impl Door {
         lengths: Option<Bound<'_, PyTuple>>,
         numbers: &Bound<'_, PyTuple>,
     ) -> PyResult<Option<Py<PyAny>>> {
-        let at = |index: usize| numbers.get_item(index).ok();
-        let read = || {
-            Some(Numbers {
-                max_seqlen_q: whole(&at(0)?)?,
-                max_seqlen_k: whole(&at(1)?)?,
-                softmax_scale: real(&at(2)?)?,
-                left: whole(&at(3)?)?,
-                right: whole(&at(4)?)?,
-                num_splits: whole(&at(5)?)??,
-            })
-        };
-        match read() {
+        match numbers_of(numbers) {
             Some(read) => self.attend(q.py(), [q, k, v], lengths.as_ref(), &read, true),
             None => Ok(None),
         }
+    }
+
+    /// What the operator `ferroflash::forward` computes of these: o and lse, contiguous. `None` where the door does not serve the call.
+    fn behind_operator(
+        &self,
+        q: &Bound<'_, PyAny>,
+        k: &Bound<'_, PyAny>,
+        v: &Bound<'_, PyAny>,
+        lengths: Option<Bound<'_, PyTuple>>,
+        numbers: &Bound<'_, PyTuple>,
+    ) -> PyResult<Option<(Py<PyAny>, Py<PyAny>)>> {
+        let Some(numbers) = numbers_of(numbers) else {
+            return Ok(None);
+        };
+        let given = ([q, k, v], lengths.as_ref(), Order::RowsFirst);
+        let Some((call, planned)) = self.behind(given, &numbers)? else {
+            return Ok(None);
+        };
+        let (o, lse) = planned.get().forward(given.0, &call, given.2, 2)?;
+        Ok(lse.map(|lse| (o, lse)))
+    }
+
+    /// What the operator `ferroflash::backward` computes of these: the gradients of q, k and v, contiguous. `saved` are q, k, v, o and lse. `None` where
+    /// the door does not serve the call.
+    fn behind_operator_backward(
+        &self,
+        saved: &Bound<'_, PyTuple>,
+        d_o: &Bound<'_, PyAny>,
+        d_lse: Option<&Bound<'_, PyAny>>,
+        lengths: Option<Bound<'_, PyTuple>>,
+        numbers: &Bound<'_, PyTuple>,
+    ) -> PyResult<Option<[Option<Py<PyAny>>; 3]>> {
+        let saved = saved.iter().collect::<Vec<_>>();
+        let ([q, k, v, o, lse], Some(numbers)) = (&saved[..], numbers_of(numbers)) else {
+            return Ok(None);
+        };
+        let given = ([q, k, v], lengths.as_ref(), Order::RowsFirst);
+        let Some((call, planned)) = self.behind(given, &numbers)? else {
+            return Ok(None);
+        };
+        let outputs = (o, lse, d_o, d_lse);
+        planned
+            .get()
+            .differentiate(given.0, &call, outputs, given.2)
     }
 
     /// What `aten::_scaled_dot_product_flash_attention` computes, without dropout: o and lse, of tensors `[batch, heads, seqlen, head_dim]`. o is like q, in
@@ -166,7 +199,10 @@ impl Door {
         scale: &Bound<'_, PyAny>,
     ) -> PyResult<Option<(Py<PyAny>, Py<PyAny>)>> {
         let qkv = [q, k, v];
-        let Some((call, planned)) = self.behind(qkv, causal, scale)? else {
+        let Some(numbers) = numbers_of_sdpa(causal, scale) else {
+            return Ok(None);
+        };
+        let Some((call, planned)) = self.behind((qkv, None, Order::HeadsFirst), &numbers)? else {
             return Ok(None);
         };
         if call.views[0].strides_in_order().is_none() {
@@ -191,7 +227,10 @@ impl Door {
         scale: &Bound<'_, PyAny>,
     ) -> PyResult<Option<[Option<Py<PyAny>>; 3]>> {
         let qkv = [q, k, v];
-        let Some((call, planned)) = self.behind(qkv, causal, scale)? else {
+        let Some(numbers) = numbers_of_sdpa(causal, scale) else {
+            return Ok(None);
+        };
+        let Some((call, planned)) = self.behind((qkv, None, Order::HeadsFirst), &numbers)? else {
             return Ok(None);
         };
         let given = (o, lse, d_o, None);
@@ -318,30 +357,43 @@ impl Door {
         Ok(planned)
     }
 
-    /// A call of SDPA's operators, and its plan. Nobody has to be asked whether it is plain: what sees calls has seen this one before PyTorch calls
+    /// A call of an operator, and its plan. Nobody has to be asked whether it is plain: what sees calls has seen this one before PyTorch calls
     /// what is behind an operator.
     fn behind(
         &self,
-        qkv: [&Bound<'_, PyAny>; 3],
-        causal: &Bound<'_, PyAny>,
-        scale: &Bound<'_, PyAny>,
+        given: Given<'_, '_>,
+        numbers: &Numbers,
     ) -> PyResult<Option<(Call, Py<Planned>)>> {
-        let (Some(causal), Some(softmax_scale)) = (truth(causal), real(scale)) else {
+        let (qkv, lengths, order) = given;
+        let Some(call) = Call::of(&self.means, qkv, lengths, order) else {
             return Ok(None);
         };
-        let numbers = Numbers {
-            softmax_scale,
-            right: causal.then_some(0),
-            ..Numbers::default()
-        };
-        let Some(call) = Call::of(&self.means, qkv, None, Order::HeadsFirst) else {
-            return Ok(None);
-        };
-        let given = (qkv, None, Order::HeadsFirst);
-        let planned = self.plan_of(qkv[0].py(), &call, given, &numbers)?;
+        let planned = self.plan_of(qkv[0].py(), &call, given, numbers)?;
         let is_read = planned.get().reads(&call.views);
         Ok(is_read.then_some((call, planned)))
     }
+}
+
+/// max_seqlen_q, max_seqlen_k, softmax_scale, the keys to the left and to the right, and num_splits, where they are plain.
+fn numbers_of(numbers: &Bound<'_, PyTuple>) -> Option<Numbers> {
+    let at = |index: usize| numbers.get_item(index).ok();
+    Some(Numbers {
+        max_seqlen_q: whole(&at(0)?)?,
+        max_seqlen_k: whole(&at(1)?)?,
+        softmax_scale: real(&at(2)?)?,
+        left: whole(&at(3)?)?,
+        right: whole(&at(4)?)?,
+        num_splits: whole(&at(5)?)??,
+    })
+}
+
+/// Those of SDPA's operators.
+fn numbers_of_sdpa(causal: &Bound<'_, PyAny>, scale: &Bound<'_, PyAny>) -> Option<Numbers> {
+    Some(Numbers {
+        softmax_scale: real(scale)?,
+        right: truth(causal)?.then_some(0),
+        ..Numbers::default()
+    })
 }
 
 /// q, k and v, lengths, and how the three lie.
