@@ -294,9 +294,14 @@ pub const CUDA_GROUPED_APART: Subject = Subject {
     ..CUDA_MANY_SMS
 };
 
-/// The first GPU, planned as [`EMULATED_WIDE_SOON`] is, but with its own SMs.
+/// The first GPU, planned as [`EMULATED_WIDE_SOON`] is: with so few SMs that small problems fill them.
 pub const CUDA_WIDE_SOON: Subject = Subject {
-    open: |seed| cuda(seed, |device| with(device, WIDE_SOON)),
+    open: |seed| {
+        cuda(seed, |device| {
+            let n_sms = DeviceInfo::emulated_hopper().n_sms;
+            with(of_sms(device, n_sms), WIDE_SOON)
+        })
+    },
     ..CUDA_MANY_SMS
 };
 
