@@ -95,6 +95,18 @@ fn number_before(line: &str, words: &str) -> u32 {
     digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
+/// What ptxas is known to serialise `wgmma` of, by entry and spec. With dropout, whose draws take registers of their own, in packed sequences under a causal mask f16's
+/// tiles of 64 columns have none left: slower than they could be, and right.
+const KNOWN_LOSSES: [(&str, &str); 1] = [("backward_sm90a_f16_d64", "right_bound+lengths+dropout")];
+
+fn is_known(usage: &Usage, loss: &str) -> bool {
+    let spec = usage.spec.to_string();
+    let is_of_wgmma = loss.contains("instructions are serialized");
+    is_of_wgmma
+        && usage.edit.is_none()
+        && KNOWN_LOSSES.contains(&(usage.entry.as_str(), spec.as_str()))
+}
+
 /// What is wrong with these figures, a line for each fault. Probes have no footprint and may take what they like.
 pub fn faults(usage: &Usage, footprint: Option<Footprint>) -> Vec<String> {
     let label = label(&usage.entry, usage.spec, usage.edit);
@@ -107,11 +119,8 @@ pub fn faults(usage: &Usage, footprint: Option<Footprint>) -> Vec<String> {
             vec![format!("{name}: the list has no such row")]
         };
     };
-    let mut faults: Vec<String> = usage
-        .losses
-        .iter()
-        .map(|loss| format!("{name}: {loss}"))
-        .collect();
+    let losses = usage.losses.iter().filter(|loss| !is_known(usage, loss));
+    let mut faults: Vec<String> = losses.map(|loss| format!("{name}: {loss}")).collect();
     let spilled = usage.spill_bytes.max(usage.stack_bytes);
     if spilled > footprint.spill_bytes {
         faults.push(format!(
@@ -158,6 +167,7 @@ fn shared_limit(target: &str) -> Option<u32> {
 mod tests {
     use std::path::PathBuf;
 
+    use ferroflash_kernels::spec::Constant;
     use ferroflash_kernels::variants;
     use ferroflash_ptx_builder::Module;
 
@@ -215,6 +225,20 @@ ptxas info    : Used 254 registers, used 1 barriers, 16 bytes cumulative stack s
             found[0].contains("e plain for sm_90a: wgmma.mma_async instructions are serialized")
         );
         assert!(found[1].contains("'setmaxnreg' ignored"));
+        usage.entry = KNOWN_LOSSES[0].0.into();
+        assert_eq!(
+            faults(&usage, Some(variants::VARIANTS[0].footprint)).len(),
+            2
+        );
+        usage.spec = Spec::PLAIN
+            .with(Constant::RightBound)
+            .with(Constant::Lengths)
+            .with(Constant::Dropout);
+        let found = faults(&usage, Some(variants::VARIANTS[0].footprint));
+        assert!(
+            found.len() == 1 && found[0].contains("'setmaxnreg' ignored"),
+            "{found:?}"
+        );
     }
 
     #[test]
