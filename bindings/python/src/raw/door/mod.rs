@@ -33,6 +33,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use aten::Memory;
+use planned::OfOutputs;
 pub(crate) use planned::Planned;
 pub(crate) use planned::forward_of_graph;
 use read::{is_zero, real, sides, truth, whole};
@@ -153,15 +154,8 @@ impl Door {
         lengths: Option<Bound<'_, PyTuple>>,
         numbers: &Bound<'_, PyTuple>,
     ) -> PyResult<Option<(Py<PyAny>, Py<PyAny>)>> {
-        let Some(numbers) = numbers_of(numbers) else {
-            return Ok(None);
-        };
         let given = ([q, k, v], lengths.as_ref(), Order::RowsFirst);
-        let Some((call, planned)) = self.behind(given, &numbers)? else {
-            return Ok(None);
-        };
-        let (o, lse) = planned.get().forward(given.0, &call, given.2, 2)?;
-        Ok(lse.map(|lse| (o, lse)))
+        self.outputs(given, numbers_of(numbers))
     }
 
     /// What the operator `ferroflash::backward` computes of these: the gradients of q, k and v, contiguous. `saved` are q, k, v, o and lse. `None` where
@@ -175,17 +169,11 @@ impl Door {
         numbers: &Bound<'_, PyTuple>,
     ) -> PyResult<Option<[Option<Py<PyAny>>; 3]>> {
         let saved = saved.iter().collect::<Vec<_>>();
-        let ([q, k, v, o, lse], Some(numbers)) = (&saved[..], numbers_of(numbers)) else {
+        let [q, k, v, o, lse] = &saved[..] else {
             return Ok(None);
         };
         let given = ([q, k, v], lengths.as_ref(), Order::RowsFirst);
-        let Some((call, planned)) = self.behind(given, &numbers)? else {
-            return Ok(None);
-        };
-        let outputs = (o, lse, d_o, d_lse);
-        planned
-            .get()
-            .differentiate(given.0, &call, outputs, given.2)
+        self.gradients(given, (o, lse, d_o, d_lse), numbers_of(numbers))
     }
 
     /// What `aten::_scaled_dot_product_flash_attention` computes, without dropout: o and lse, of tensors `[batch, heads, seqlen, head_dim]`. o is like q, in
@@ -198,18 +186,8 @@ impl Door {
         causal: &Bound<'_, PyAny>,
         scale: &Bound<'_, PyAny>,
     ) -> PyResult<Option<(Py<PyAny>, Py<PyAny>)>> {
-        let qkv = [q, k, v];
-        let Some(numbers) = numbers_of_sdpa(causal, scale) else {
-            return Ok(None);
-        };
-        let Some((call, planned)) = self.behind((qkv, None, Order::HeadsFirst), &numbers)? else {
-            return Ok(None);
-        };
-        if call.views[0].strides_in_order().is_none() {
-            return Ok(None);
-        }
-        let (o, lse) = planned.get().forward(qkv, &call, Order::HeadsFirst, 2)?;
-        Ok(lse.map(|lse| (o, lse)))
+        let given = ([q, k, v], None, Order::HeadsFirst);
+        self.outputs(given, numbers_of_sdpa(causal, scale))
     }
 
     /// What `aten::_scaled_dot_product_flash_attention_backward` computes, without dropout: the gradients of q, k and v, each like it, in the order
@@ -226,17 +204,8 @@ impl Door {
         causal: &Bound<'_, PyAny>,
         scale: &Bound<'_, PyAny>,
     ) -> PyResult<Option<[Option<Py<PyAny>>; 3]>> {
-        let qkv = [q, k, v];
-        let Some(numbers) = numbers_of_sdpa(causal, scale) else {
-            return Ok(None);
-        };
-        let Some((call, planned)) = self.behind((qkv, None, Order::HeadsFirst), &numbers)? else {
-            return Ok(None);
-        };
-        let given = (o, lse, d_o, None);
-        planned
-            .get()
-            .differentiate(qkv, &call, given, Order::HeadsFirst)
+        let given = ([q, k, v], None, Order::HeadsFirst);
+        self.gradients(given, (o, lse, d_o, None), numbers_of_sdpa(causal, scale))
     }
 }
 
@@ -362,15 +331,51 @@ impl Door {
     fn behind(
         &self,
         given: Given<'_, '_>,
-        numbers: &Numbers,
+        numbers: Option<Numbers>,
     ) -> PyResult<Option<(Call, Py<Planned>)>> {
         let (qkv, lengths, order) = given;
+        let Some(numbers) = numbers else {
+            return Ok(None);
+        };
         let Some(call) = Call::of(&self.means, qkv, lengths, order) else {
             return Ok(None);
         };
-        let planned = self.plan_of(qkv[0].py(), &call, given, numbers)?;
+        let planned = self.plan_of(qkv[0].py(), &call, given, &numbers)?;
         let is_read = planned.get().reads(&call.views);
         Ok(is_read.then_some((call, planned)))
+    }
+
+    /// o and lse of an operator's call.
+    fn outputs(
+        &self,
+        given: Given<'_, '_>,
+        numbers: Option<Numbers>,
+    ) -> PyResult<Option<(Py<PyAny>, Py<PyAny>)>> {
+        let Some((call, planned)) = self.behind(given, numbers)? else {
+            return Ok(None);
+        };
+        let (qkv, _, order) = given;
+        // With heads first o is in the order of q's memory, where there is one.
+        let is_contiguous = matches!(order, Order::RowsFirst);
+        if !is_contiguous && call.views[0].strides_in_order().is_none() {
+            return Ok(None);
+        }
+        let (o, lse) = planned.get().forward(qkv, &call, order, 2)?;
+        Ok(lse.map(|lse| (o, lse)))
+    }
+
+    /// The gradients of q, k and v of an operator's call.
+    fn gradients(
+        &self,
+        given: Given<'_, '_>,
+        outputs: OfOutputs<'_, '_>,
+        numbers: Option<Numbers>,
+    ) -> PyResult<Option<[Option<Py<PyAny>>; 3]>> {
+        let Some((call, planned)) = self.behind(given, numbers)? else {
+            return Ok(None);
+        };
+        let (qkv, _, order) = given;
+        planned.get().differentiate(qkv, &call, outputs, order)
     }
 }
 
