@@ -1,6 +1,7 @@
 """Trains GPT-2 small (124 million weights) on bytes with several implementations of attention, and compares them.
 
     python train_gpt.py                              # 100 steps on a GPU
+    python train_gpt.py --preset llama --compile     # 32 heads of 128 share 8 of keys and values, 4,096 bytes, compiled
     python train_gpt.py --text book.txt --plot loss.svg
     python train_gpt.py --device cpu --preset tiny   # a minute on two cores
 
@@ -29,21 +30,25 @@ class Preset:
     layers: int
     width: int
     heads: int
+    heads_k: int
     vocabulary: int
     batch: int
     seqlen: int
 
 
 PRESETS = {
-    "small": Preset(layers=12, width=768, heads=12, vocabulary=50304, batch=8, seqlen=1024),
-    "tiny": Preset(layers=2, width=128, heads=4, vocabulary=256, batch=4, seqlen=128),
+    "small": Preset(layers=12, width=768, heads=12, heads_k=12, vocabulary=50304, batch=8, seqlen=1024),
+    # Some of the layers of an 8B model, with GPT-2's norms and activations.
+    "llama": Preset(layers=4, width=4096, heads=32, heads_k=8, vocabulary=50304, batch=2, seqlen=4096),
+    "tiny": Preset(layers=2, width=128, heads=4, heads_k=2, vocabulary=256, batch=4, seqlen=128),
 }
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """PyTorch's own choice: cuDNN's kernels on Hopper. q, k and v are [batch, seqlen, heads, head_dim]."""
+    """PyTorch's own choice: cuDNN's kernels on Hopper. q is [batch, seqlen, heads, head_dim], k and v have heads_k heads."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+    shares = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=shares).transpose(1, 2)
 
 
 def implementations(device: str) -> dict[str, Attention]:
@@ -69,15 +74,16 @@ def first(result: Tensor | tuple[Tensor, ...]) -> Tensor:
 class Block(nn.Module):
     """x + attention(x), then x + mlp(x), each of the normalised x."""
 
-    def __init__(self, width: int, heads: int, attention: Attention) -> None:
+    def __init__(self, preset: Preset, attention: Attention) -> None:
         super().__init__()
-        self.heads, self.attention = heads, attention
+        width, heads, heads_k = preset.width, preset.heads, preset.heads_k
+        self.heads, self.attention = (heads, heads_k, heads_k), attention
         self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.qkv, self.out = nn.Linear(width, width // heads * sum(self.heads)), nn.Linear(width, width)
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(self.norm_1(x)).unflatten(-1, (3, self.heads, -1)).unbind(2)
+        q, k, v = self.qkv(self.norm_1(x)).unflatten(-1, (sum(self.heads), -1)).split(self.heads, 2)
         x = x + self.out(self.attention(q, k, v).flatten(2))
         return x + self.mlp(self.norm_2(x))
 
@@ -89,7 +95,7 @@ class Gpt(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(preset.vocabulary, preset.width)
         self.places = nn.Embedding(preset.seqlen, preset.width)
-        self.blocks = nn.Sequential(*(Block(preset.width, preset.heads, attention) for _ in range(preset.layers)))
+        self.blocks = nn.Sequential(*(Block(preset, attention) for _ in range(preset.layers)))
         self.norm = nn.LayerNorm(preset.width)
         for weights in self.parameters():
             if weights.dim() == 2:
