@@ -20,26 +20,51 @@ fn cargo(workspace: &Workspace, folder: &str, arguments: &[&str]) -> Command {
     command
 }
 
+/// Has clippy compile the packages of the workspace in place of rustc, as `cargo clippy` does, and refuse what it finds fault with. So what they
+/// depend on, which takes minutes, is compiled once, and not checked besides.
+pub fn under_clippy(command: &mut Command) {
+    command
+        .env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver")
+        // As `cargo clippy` hands on what follows `--`.
+        .env(
+            "CLIPPY_ARGS",
+            "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__",
+        );
+}
+
 /// Whether the sources are formatted.
 pub fn fmt(workspace: &Workspace, folder: &str) -> Result<()> {
     programs::run(&mut cargo(workspace, folder, &["fmt", "--all", "--check"]))
 }
 
-/// Whether clippy finds nothing in what builds without a CUDA toolkit: the package with its default features, and every member of the
-/// workspace with none, since those of some want a toolkit.
-pub fn clippy(workspace: &Workspace, folder: &str) -> Result<()> {
-    for selection in selections(folder) {
-        let arguments = [&["clippy"], *selection, &["--", "-D", "warnings"]].concat();
-        programs::run(&mut cargo(workspace, folder, &arguments))?;
+/// Compiles the tests that need no GPU, and fails where clippy finds fault with a package, with its default features or with none.
+pub fn build(workspace: &Workspace, folder: &str) -> Result<()> {
+    if folder == python::FOLDER {
+        return python::build_tested(workspace).map(|_wheel| ());
+    }
+    let tests = [&["test", "--no-run"], selection(folder)].concat();
+    let mut tests = cargo(workspace, folder, &tests);
+    under_clippy(&mut tests);
+    programs::run(&mut tests)?;
+    if folder == "bindings/burn" {
+        let alone = [
+            "clippy",
+            "--no-default-features",
+            "--lib",
+            "--",
+            "-D",
+            "warnings",
+        ];
+        programs::run(&mut cargo(workspace, folder, &alone))?;
     }
     Ok(())
 }
 
-/// What clippy looks at. Where the default features are none, one look is enough.
-fn selections(folder: &str) -> &'static [&'static [&'static str]] {
+/// What builds without a CUDA toolkit, which the default features of some packages want.
+fn selection(folder: &str) -> &'static [&'static str] {
     match folder {
-        "bindings/burn" => &[&["--all-targets"], &["--no-default-features"]],
-        _ => &[&["--workspace", "--all-targets", "--no-default-features"]],
+        "bindings/burn" => &[],
+        _ => &["--workspace", "--no-default-features"],
     }
 }
 
@@ -57,6 +82,11 @@ pub fn count_of(workspace: &Workspace, folder: &str) -> Result<Counts> {
     eprintln!("the tests of {folder}");
     match folder {
         python::FOLDER => python::count(workspace),
-        _ => test::run(cargo(workspace, folder, &["test", "--no-fail-fast"])),
+        _ => {
+            let tests = [&["test", "--no-fail-fast"], selection(folder)].concat();
+            let mut tests = cargo(workspace, folder, &tests);
+            under_clippy(&mut tests);
+            test::run(tests)
+        }
     }
 }

@@ -116,8 +116,8 @@ impl Run {
             .partition(|part| part.length == Length::Short);
         self.parts(workspace, seed, &short);
         for binding in bindings::FOLDERS {
-            let name = format!("{binding}: clippy");
-            self.check(&name, bindings::clippy(workspace, binding));
+            let name = format!("{binding}: clippy, build");
+            self.check(&name, bindings::build(workspace, binding));
         }
         match tools::install(workspace) {
             Ok(_programs) => {

@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::programs;
 use crate::test::{self, Counts};
 use crate::workspace::Workspace;
+use crate::{bindings, programs};
 
 /// The folder of the package.
 pub const FOLDER: &str = "bindings/python";
@@ -51,7 +51,7 @@ pub fn wheel(workspace: &Workspace, options: &Wheel) -> Result<()> {
     let python = environment(workspace, "wheel", &BUILDERS)?;
     let out = workspace.root.join(&options.out);
     let arguments = ["--release", "--zig", "--compatibility", COMPATIBILITY];
-    let wheel = build(workspace, &python, &out, &arguments)?;
+    let wheel = built(&mut maturin(workspace, &python, &out, &arguments)?, &out)?;
     let bytes = fs::metadata(&wheel)?.len();
     eprintln!("{}: {:.1} MB", wheel.display(), bytes as f64 / 1e6);
     if bytes > LIMIT_BYTES {
@@ -60,13 +60,11 @@ pub fn wheel(workspace: &Workspace, options: &Wheel) -> Result<()> {
     Ok(())
 }
 
-/// Builds a wheel, installs it, and runs the tests of the package on it, after a look at its sources. Where there is no Python, none runs; where
-/// there is one, and what the tests want cannot be installed, the run fails.
-pub fn count(workspace: &Workspace) -> Result<Counts> {
-    let mut counts = Counts::default();
-    if let Err(error) = available() {
-        counts.add_not_run(&format!("{FOLDER}: {error:#}"), 1);
-        return Ok(counts);
+/// A wheel for the tests of the package, and the interpreter of their environment, after a look at the sources; nothing where there is no Python.
+/// Where there is one, and what the tests want cannot be installed, it fails.
+pub fn build_tested(workspace: &Workspace) -> Result<Option<(PathBuf, PathBuf)>> {
+    if available().is_err() {
+        return Ok(None);
     }
     let python = kept_environment(&TESTERS).context("no test of Python has run")?;
     for arguments in [["check", "."].as_slice(), &["format", "--check", "."]] {
@@ -75,7 +73,19 @@ pub fn count(workspace: &Workspace) -> Result<Counts> {
         programs::run(ruff.args(["-m", "ruff"]).args(arguments).arg("--no-cache"))?;
     }
     let out = workspace.target.join("python/tests-wheel");
-    let wheel = build(workspace, &python, &out, &["--profile", "dev"])?;
+    let mut maturin = maturin(workspace, &python, &out, &["--profile", "dev"])?;
+    bindings::under_clippy(&mut maturin);
+    Ok(Some((python, built(&mut maturin, &out)?)))
+}
+
+/// Builds a wheel, installs it, and runs the tests of the package on it. Where there is no Python, none runs.
+pub fn count(workspace: &Workspace) -> Result<Counts> {
+    let mut counts = Counts::default();
+    if let Err(error) = available() {
+        counts.add_not_run(&format!("{FOLDER}: {error:#}"), 1);
+        return Ok(counts);
+    }
+    let (python, wheel) = build_tested(workspace)?.context("there is a Python")?;
     // Beside the environment, which other clones use, too.
     let package = workspace.target.join("python/tests-package");
     remove(&package)?;
@@ -202,8 +212,13 @@ fn pip(python: &Path) -> Command {
     pip
 }
 
-/// Builds a wheel into a folder that holds no other afterwards.
-fn build(workspace: &Workspace, python: &Path, out: &Path, arguments: &[&str]) -> Result<PathBuf> {
+/// What builds a wheel into a folder that holds no other afterwards.
+fn maturin(
+    workspace: &Workspace,
+    python: &Path,
+    out: &Path,
+    arguments: &[&str],
+) -> Result<Command> {
     remove(out)?;
     // maturin looks for zig among the programs of the environment.
     let programs_of = python.parent().context("Python lies in a folder")?;
@@ -217,7 +232,12 @@ fn build(workspace: &Workspace, python: &Path, out: &Path, arguments: &[&str]) -
         .args(arguments)
         .env("PATH", std::env::join_paths(path)?)
         .env("CARGO", workspace.cargo());
-    programs::run(&mut maturin)?;
+    Ok(maturin)
+}
+
+/// Runs it; the wheel.
+fn built(maturin: &mut Command, out: &Path) -> Result<PathBuf> {
+    programs::run(maturin)?;
     let first = fs::read_dir(out)?
         .next()
         .context("maturin wrote no wheel")?;

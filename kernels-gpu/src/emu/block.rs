@@ -98,12 +98,14 @@ impl Warp {
     }
 
     /// All lanes have met in memory.
+    #[inline]
     pub fn advance(&mut self) {
         self.now.clock += 1;
         self.now.sub = 0;
     }
 
     /// A lane has released or fenced: what follows comes after that.
+    #[inline]
     pub fn advance_sub(&mut self) {
         self.now.sub += 1;
     }
@@ -170,12 +172,14 @@ impl Block {
     }
 
     /// The running thread as one who accesses memory, and the shared memory that it may access.
+    #[inline]
     pub fn actor(&mut self, who: Who, site: Site) -> (Actor<'_>, &mut Shared) {
         let Parts { actor, shared, .. } = self.parts(who, site);
         (actor, shared)
     }
 
     /// The same, with what tells whether the asynchronous proxy sees what threads wrote, and the barriers.
+    #[inline]
     pub fn parts(&mut self, who: Who, site: Site) -> Parts<'_> {
         let warp = &self.warps[who.warp];
         let lane = &self.lanes[who.warp * LANES + who.lane];
@@ -203,6 +207,7 @@ impl Block {
     }
 
     /// A lane acquires this; its warp does where the lanes next meet.
+    #[inline]
     pub fn acquire(&mut self, who: Who, knowledge: &Rc<Knowledge>) {
         let lane = &mut self.lanes[who.warp * LANES + who.lane];
         knowledge::share(&mut lane.acquired, knowledge);
@@ -210,6 +215,7 @@ impl Block {
     }
 
     /// The lanes of a warp meet in memory: all of them know what one of them acquired.
+    #[inline]
     pub fn meet(&mut self, warp: usize) {
         let state = &mut self.warps[warp];
         if state.acquiring {
@@ -244,20 +250,24 @@ pub(super) struct Fences<'a>(&'a [Lane]);
 
 impl Fences<'_> {
     /// Whether the thread that wrote fenced afterwards for the asynchronous proxy, ordered before the present access.
+    #[inline]
     pub fn publish(&self, actor: &Actor, write: &Stamp) -> bool {
         write.warp == ENGINE || first_after(&self.lane(write).proxy_fences, actor, write)
     }
 
     /// Whether the thread that made a barrier fenced it afterwards, ordered before the present access.
+    #[inline]
     pub fn publish_init(&self, actor: &Actor, init: &Stamp) -> bool {
         first_after(&self.lane(init).init_fences, actor, init)
     }
 
+    #[inline]
     fn lane(&self, stamp: &Stamp) -> &Lane {
         &self.0[usize::from(stamp.warp) * LANES + usize::from(stamp.lane)]
     }
 }
 
+#[inline]
 fn first_after(fences: &[Time], actor: &Actor, write: &Stamp) -> bool {
     let first = fences.partition_point(|fence| *fence < write.time());
     fences.get(first).is_some_and(|Time { clock, sub }| {
@@ -321,12 +331,14 @@ impl<'a> Actor<'a> {
     }
 
     /// Whether the warp, or this lane for itself, has acquired what one lane or the copy engine did.
+    #[inline]
     fn has_acquired(&self, stamp: &Stamp) -> bool {
         let acquired = self.acquired;
         self.known.covers(stamp) || acquired.is_some_and(|knowledge| knowledge.covers(stamp))
     }
 
     /// The copy engine, acting for this thread by a proxy: it leaves this stamp.
+    #[inline]
     pub fn by_engine(&self, proxy: Proxy, trace: Stamp) -> Actor<'a> {
         Actor {
             trace,
@@ -336,6 +348,7 @@ impl<'a> Actor<'a> {
     }
 
     /// What came before fences for a proxy that are ordered before the present access: of the warp, and of the lane.
+    #[inline]
     pub fn published(&self, proxy: Proxy) -> [Option<&'a Rc<Knowledge>>; 2] {
         let acquired = self.acquired.and_then(|acquired| acquired.published(proxy));
         [self.known.published(proxy), acquired]
@@ -343,6 +356,7 @@ impl<'a> Actor<'a> {
 
     /// Whether what left this stamp, ordered before the present access, is seen by the copy engine: where it went by another
     /// proxy, or by the same one from another block, a fence stands between them.
+    #[inline]
     pub fn engine_sees(&self, stamp: &Stamp) -> bool {
         let ours = stamp.warp == ENGINE && stamp.block == self.stamp.block;
         let mut published = self.published(Proxy::Async).into_iter().flatten();

@@ -51,6 +51,7 @@ pub(super) struct Stamp {
 }
 
 impl Stamp {
+    #[inline]
     pub fn time(&self) -> Time {
         Time {
             clock: self.clock,
@@ -77,6 +78,7 @@ impl Stamp {
     }
 
     /// Whether the same lanes made both.
+    #[inline]
     pub fn same_lane(&self, other: &Stamp) -> bool {
         (self.block, self.warp, self.lane) == (other.block, other.warp, other.lane)
             && self.lane < TOGETHER
@@ -93,6 +95,7 @@ pub(super) struct Clock {
 }
 
 impl Default for Clock {
+    #[inline]
     fn default() -> Clock {
         Clock {
             own: [0; MAX_WARPS],
@@ -102,6 +105,7 @@ impl Default for Clock {
 }
 
 impl Clock {
+    #[inline]
     pub fn join(&mut self, other: &Clock) {
         knowledge::join_warps(&mut self.own, &other.own);
         if !Rc::ptr_eq(&self.foreign, &other.foreign) && !other.foreign.is_empty() {
@@ -110,6 +114,7 @@ impl Clock {
     }
 
     /// Takes over what one of the warp's lanes acquired.
+    #[inline]
     pub fn learn(&mut self, block: u32, knowledge: &Knowledge) {
         if let Some(clocks) = knowledge.warps_of(block) {
             knowledge::join_warps(&mut self.own, clocks);
@@ -118,11 +123,13 @@ impl Clock {
     }
 
     /// Whether what one lane, or the copy engine, did is among what was acquired.
+    #[inline]
     pub fn covers(&self, stamp: &Stamp) -> bool {
         self.foreign.covers(stamp)
     }
 
     /// What came before a fence for a proxy.
+    #[inline]
     pub fn published(&self, proxy: Proxy) -> Option<&Rc<Knowledge>> {
         self.foreign.published(proxy)
     }

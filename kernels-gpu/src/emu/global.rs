@@ -69,20 +69,23 @@ pub(crate) fn store<const N: usize>(instruction: &'static str, addr: u64, bytes:
 }
 
 /// Bytes as registers.
+#[inline]
 pub(crate) fn words<const N: usize, const BYTES: usize>(bytes: [u8; BYTES]) -> [u32; N] {
     const { assert!(BYTES == 4 * N) };
-    std::array::from_fn(|i| {
-        u32::from_le_bytes([
-            bytes[4 * i],
-            bytes[4 * i + 1],
-            bytes[4 * i + 2],
-            bytes[4 * i + 3],
-        ])
-    })
+    let mut words = [0; N];
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(4)) {
+        *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    }
+    words
 }
 
 /// Registers as bytes.
+#[inline]
 pub(crate) fn bytes<const N: usize, const BYTES: usize>(words: [u32; N]) -> [u8; BYTES] {
     const { assert!(BYTES == 4 * N) };
-    std::array::from_fn(|i| words[i / 4].to_le_bytes()[i % 4])
+    let mut bytes = [0; BYTES];
+    for (bytes, word) in bytes.chunks_exact_mut(4).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
 }

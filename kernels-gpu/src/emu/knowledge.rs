@@ -30,6 +30,7 @@ struct OfBlock {
 }
 
 impl OfBlock {
+    #[inline]
     fn times(&self, warp: u8) -> Option<&[Time; LANES]> {
         let at = self.lanes.binary_search_by_key(&warp, |lanes| lanes.0);
         Some(&self.lanes[at.ok()?].1)
@@ -103,10 +104,12 @@ impl Knowledge {
     }
 
     /// What came before a fence for a proxy.
+    #[inline]
     pub fn published(&self, proxy: Proxy) -> Option<&Rc<Knowledge>> {
         self.published[proxy.fenced()?].as_ref()
     }
 
+    #[inline]
     fn of_block(&self, block: u32) -> Option<&OfBlock> {
         let at = self.blocks.binary_search_by_key(&block, |of| of.0).ok()?;
         Some(&self.blocks[at].1)
@@ -157,17 +160,20 @@ impl Knowledge {
     }
 
     /// Per warp of a block, up to which clock all that its lanes did.
+    #[inline]
     pub fn warps_of(&self, block: u32) -> Option<&[u32; MAX_WARPS]> {
         Some(&self.of_block(block)?.warps)
     }
 
     /// Whether it has in it all that a warp did up to this clock.
+    #[inline]
     pub fn covers_warp(&self, block: u32, warp: usize, clock: u32) -> bool {
         let clocks = self.warps_of(block);
         clocks.is_some_and(|clocks| clock <= clocks[warp])
     }
 
     /// Whether it has in it what one lane, or the copy engine, did.
+    #[inline]
     pub fn covers(&self, stamp: &Stamp) -> bool {
         let Some(known) = self.of_block(stamp.block) else {
             return false;
@@ -186,6 +192,7 @@ impl Knowledge {
 }
 
 /// Joins what many lanes come to know, of which most know nothing else: they share it.
+#[inline]
 pub(super) fn share(mine: &mut Option<Rc<Knowledge>>, other: &Rc<Knowledge>) {
     match mine {
         Some(mine) if Rc::ptr_eq(mine, other) => {}
@@ -206,6 +213,7 @@ fn share_block(mine: &mut Rc<OfBlock>, other: &Rc<OfBlock>) {
     }
 }
 
+#[inline]
 pub(super) fn join_warps(mine: &mut [u32; MAX_WARPS], other: &[u32; MAX_WARPS]) {
     for (mine, other) in mine.iter_mut().zip(other) {
         *mine = (*mine).max(*other);

@@ -31,8 +31,9 @@ pub(crate) fn load<const N: usize>(instruction: &'static str, addr: u32, order: 
                 let (actor, shared) = block.actor(Who { lane, ..who }, site);
                 let offset = shared.read(&actor, addr, 16, Readers::Warp)?;
                 let bytes: [u8; 16] = shared.bytes(offset);
-                *elements =
-                    std::array::from_fn(|i| u16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]));
+                for (element, bytes) in elements.iter_mut().zip(bytes.chunks_exact(2)) {
+                    *element = u16::from_le_bytes([bytes[0], bytes[1]]);
+                }
             }
             for (lane, results) in block.warps[who.warp].results.iter_mut().enumerate() {
                 let (major, minor) = (lane / 4, lane % 4 * 2);

@@ -37,6 +37,7 @@ pub(super) struct Who {
 }
 
 impl Who {
+    #[inline]
     pub fn thread(&self) -> Thread {
         Thread {
             block: self.block,
@@ -130,6 +131,7 @@ impl Machine {
     }
 
     /// The machine whose kernel calls.
+    #[inline]
     pub fn current() -> &'static Machine {
         let machine = MACHINE.get();
         assert!(
@@ -172,6 +174,7 @@ impl Machine {
     }
 
     /// The next random number.
+    #[inline]
     pub fn draw(&self) -> u64 {
         let mut x = self.random.get();
         x ^= x << 13;
@@ -182,12 +185,14 @@ impl Machine {
     }
 
     /// Whether chance, where the order is random, says yes: one time in `n`.
+    #[inline]
     pub fn chance(&self, n: u64) -> bool {
         matches!(self.options.order, Order::Random) && self.draw().is_multiple_of(n)
     }
 
     /// The value, or the end of this thread: the fault is noted and the thread never runs again. Only where the
     /// thread is already unwinding from a panic does it go on, with `default`.
+    #[inline]
     pub fn settle<T>(&self, result: Result<T, Fault>, default: T) -> T {
         match result {
             Ok(value) => value,
@@ -202,6 +207,7 @@ impl Machine {
     }
 
     /// Lets lanes of a warp that waited go on.
+    #[inline]
     pub fn wake(&self, slot: usize, block: &mut Block, warp: usize, lanes: u32) {
         let runnable = &mut block.warps[warp].runnable;
         if *runnable == 0 && self.running.get() != Some((slot, warp)) {
@@ -212,17 +218,20 @@ impl Machine {
     }
 
     /// The number of the running thread among all resident ones.
+    #[inline]
     fn thread(&self) -> usize {
         let who = self.current.get();
         who.slot * self.launch.threads as usize + who.warp * LANES + who.lane
     }
 
     /// Where the running thread's scores lie, in a launch with an edit.
+    #[inline]
     pub fn scores_of_thread(&self) -> &Cell<Option<Scores>> {
         &self.scores[self.thread()]
     }
 
     /// Gives the processor back to the scheduler. A panicking thread is not kept from unwinding.
+    #[inline]
     pub fn suspend(&self) {
         if std::thread::panicking() {
             return;
@@ -249,6 +258,7 @@ impl Machine {
     }
 
     /// Notes that something changed that another thread may be waiting for.
+    #[inline]
     pub fn progress(&self) {
         self.idle.set(0);
     }

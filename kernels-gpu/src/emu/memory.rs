@@ -79,6 +79,7 @@ struct Buffer {
 
 impl Buffer {
     /// Bytes from its beginning to `addr`, if `bytes` bytes lie within it there.
+    #[inline]
     fn offset(&self, addr: u64, bytes: u32) -> Option<u64> {
         let offset = addr.checked_sub(self.start)?;
         (offset + u64::from(bytes) <= self.bytes).then_some(offset)
@@ -144,6 +145,7 @@ impl Buffers {
     }
 
     /// The address must be a multiple of the size of the access.
+    #[inline]
     pub fn align(&self, actor: &Actor, addr: u64, bytes: u32) -> Result<(), Fault> {
         if addr.is_multiple_of(u64::from(bytes)) {
             return Ok(());
@@ -158,6 +160,7 @@ impl Buffers {
     }
 
     /// The number of the buffer in which an access lies.
+    #[inline]
     fn index(&self, actor: &Actor, addr: u64, bytes: u32) -> Result<usize, Fault> {
         let mut buffers = self.buffers.iter();
         let index = buffers.position(|buffer| buffer.offset(addr, bytes).is_some());
@@ -173,6 +176,7 @@ impl Buffers {
         })
     }
 
+    #[inline]
     fn find(&mut self, actor: &Actor, addr: u64, bytes: u32) -> Result<(&mut Buffer, u64), Fault> {
         let index = self.index(actor, addr, bytes)?;
         let buffer = &mut self.buffers[index];

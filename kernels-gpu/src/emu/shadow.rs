@@ -1,5 +1,7 @@
 //! What is known of each element of a buffer of global memory that kernels write.
 
+use std::collections::HashMap;
+
 use super::asynchronous::Asynchronous;
 use super::block::Actor;
 use super::clock::Stamp;
@@ -11,29 +13,81 @@ use super::tensor_map::{Lacks, Released};
 
 /// Accesses of one kind, none of which is ordered before another.
 #[derive(Clone, Default)]
-struct Accesses(Vec<Stamp>);
+struct Accesses {
+    stamps: Vec<Stamp>,
+    /// Of many, where that of each thread lies.
+    #[expect(
+        clippy::box_collection,
+        reason = "each element of a buffer has three, mostly without one"
+    )]
+    places: Option<Box<HashMap<Thread, usize>>>,
+}
+
+/// Block, warp and lane.
+type Thread = (u32, u8, u8);
+
+/// So few are searched one by one.
+const FEW: usize = 32;
 
 impl Accesses {
     /// One that is not ordered before the present access.
+    #[inline]
     fn unordered(&self, actor: &Actor) -> Option<&Stamp> {
-        self.0.iter().find(|stamp| !actor.sees(stamp))
+        self.stamps.iter().find(|stamp| !actor.sees(stamp))
     }
 
     fn add(&mut self, actor: &Actor) {
         // Lanes that wait read a place over and over.
-        let own = self.0.iter_mut().find(|own| own.same_lane(&actor.trace));
-        if let Some(own) = own {
-            *own = actor.trace;
+        if let Some(place) = self.place(&actor.trace) {
+            self.stamps[place] = actor.trace;
             return;
         }
         // Whoever sees this access sees those that it sees, so they need not be kept. They are dropped when the list is full, which
         // then gets room for twice as many as are left.
-        if self.0.len() == self.0.capacity() {
-            self.0.retain(|stamp| !actor.sees(stamp));
-            self.0.reserve(self.0.len());
+        if self.stamps.len() == self.stamps.capacity() {
+            self.stamps.retain(|stamp| !actor.sees(stamp));
+            self.stamps.reserve(self.stamps.len());
+            self.find_places();
         }
-        self.0.push(actor.trace);
+        if let Some(places) = &mut self.places {
+            places.insert(thread(&actor.trace), self.stamps.len());
+        }
+        self.stamps.push(actor.trace);
     }
+
+    /// Where the same lane's lies.
+    #[inline]
+    fn place(&self, trace: &Stamp) -> Option<usize> {
+        match &self.places {
+            Some(places) => {
+                let place = *places.get(&thread(trace))?;
+                self.stamps[place].same_lane(trace).then_some(place)
+            }
+            None => self.stamps.iter().position(|own| own.same_lane(trace)),
+        }
+    }
+
+    fn find_places(&mut self) {
+        let stamps = &self.stamps;
+        self.places = (stamps.len() > FEW).then(|| {
+            let places = stamps.iter().enumerate();
+            Box::new(
+                places
+                    .map(|(place, stamp)| (thread(stamp), place))
+                    .collect(),
+            )
+        });
+    }
+
+    fn clear(&mut self) {
+        self.stamps.clear();
+        self.places = None;
+    }
+}
+
+#[inline]
+fn thread(stamp: &Stamp) -> Thread {
+    (stamp.block, stamp.warp, stamp.lane)
 }
 
 /// One element.
@@ -51,11 +105,13 @@ struct Element {
 
 impl Element {
     /// The last plain write, if there is one.
+    #[inline]
     fn written(&self) -> Option<&Stamp> {
         (self.write.clock != 0).then_some(&self.write)
     }
 
     /// What may not be unordered with a read.
+    #[inline]
     fn against_read(&self, actor: &Actor, strength: Strength) -> Option<&Stamp> {
         let write = self.written().filter(|write| !actor.sees(write));
         match strength {
@@ -65,6 +121,7 @@ impl Element {
     }
 
     /// What may not be unordered with a write.
+    #[inline]
     fn against_write(&self, actor: &Actor, strength: Strength) -> Option<&Stamp> {
         let others = self
             .against_read(actor, strength)
@@ -76,8 +133,9 @@ impl Element {
     }
 
     /// All writes of this launch that no other one has followed.
+    #[inline]
     fn writes(&self) -> impl Iterator<Item = &Stamp> {
-        self.written().into_iter().chain(&self.atomic_writes.0)
+        self.written().into_iter().chain(&self.atomic_writes.stamps)
     }
 
     /// A write that is ordered before the present access, but not seen by the copy engine.
@@ -231,6 +289,7 @@ impl Shadow {
             .map(|index| index * self.unit)
     }
 
+    #[inline]
     fn element(&mut self, index: u64) -> (&mut Element, &mut Content) {
         let (launch, content) = (self.launch, self.content);
         let page = self.pages[index as usize / PAGE].get_or_insert_with(|| {
@@ -249,6 +308,7 @@ impl Shadow {
         (&mut page.elements[index], &mut page.content[index])
     }
 
+    #[inline]
     fn indices(&self, offset: u64, bytes: u32) -> std::ops::Range<u64> {
         offset / self.unit..(offset + u64::from(bytes)).div_ceil(self.unit)
     }
@@ -304,9 +364,9 @@ impl Shadow {
             match strength {
                 Strength::Plain => {
                     element.write = actor.trace;
-                    element.reads.0.clear();
-                    element.atomic_reads.0.clear();
-                    element.atomic_writes.0.clear();
+                    element.reads.clear();
+                    element.atomic_reads.clear();
+                    element.atomic_writes.clear();
                 }
                 Strength::Atomic => element.atomic_writes.add(actor),
             }

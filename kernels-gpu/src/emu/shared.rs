@@ -1,18 +1,17 @@
 //! Shared memory that knows what was written, by whom, who has read it since, and what is still on its way.
 
 mod lasting;
-
-use std::collections::HashMap;
+mod reads;
 
 use super::Checks;
 use super::asynchronous::Asynchronous;
 use super::block::{Actor, Fences};
-use super::clock::{ENGINE, Stamp, TOGETHER};
+use super::clock::Stamp;
 use super::fault::{Fault, Kind, Place};
-use super::machine::LANES;
-use super::site::Site;
+use reads::Reads;
 
 pub(super) use lasting::Reader;
+pub(super) use reads::Readers;
 
 /// Address of the first byte: not 0, so that a forgotten base shows.
 pub(super) const BASE: u32 = 1024;
@@ -32,71 +31,13 @@ enum State {
     Mbarrier,
 }
 
-/// The last reads by one warp, or by the copy engine: those of one moment, and where the last of them stands.
-#[derive(Clone, Copy, Default)]
-struct Read {
-    clock: u32,
-    site: Site,
-    /// The lanes that read, each for itself: a bit for every one.
-    lanes: u32,
-    sub: u16,
-    /// Whether they read together, too, in one instruction.
-    together: bool,
-    /// Reads that have begun and may happen at any moment from now on. While there are any, the rest tells of the
-    /// last of these.
-    flights: u8,
-}
-
-impl Read {
-    fn new(stamp: &Stamp, readers: Readers) -> Read {
-        Read {
-            clock: stamp.clock,
-            site: stamp.site,
-            lanes: match readers {
-                Readers::Lane => 1 << stamp.lane,
-                Readers::Warp => 0,
-            },
-            sub: stamp.sub,
-            together: matches!(readers, Readers::Warp),
-            flights: 0,
-        }
-    }
-
-    /// A stamp for each lane, and one for all of them together.
-    fn stamps(&self, block: u32, warp: u8) -> impl Iterator<Item = Stamp> {
-        let lanes = (0..LANES as u8).filter(|lane| self.lanes & 1 << lane != 0);
-        lanes
-            .chain(self.together.then_some(TOGETHER))
-            .map(move |lane| Stamp {
-                block,
-                clock: self.clock,
-                site: self.site,
-                sub: self.sub,
-                warp,
-                lane,
-            })
-    }
-}
-
-/// Who reads.
-#[derive(Clone, Copy)]
-pub(super) enum Readers {
-    /// One lane, for itself.
-    Lane,
-    /// All lanes of a warp, in one instruction.
-    Warp,
-}
-
 /// The dynamic shared memory of a block.
 pub(super) struct Shared {
     data: Vec<u8>,
     checks: Checks,
     state: Vec<State>,
     writes: Vec<Stamp>,
-    /// Per warp, and last for the copy engine, per granule.
-    reads: Vec<Vec<Read>>,
-    /// By warp and granule: reads at the same clock, but earlier, by lanes that have not read it again.
-    earlier: HashMap<(usize, usize), Vec<Read>>,
+    reads: Reads,
 }
 
 /// A piece of shared memory to access.
@@ -109,6 +50,7 @@ pub(super) struct Piece {
 
 impl Piece {
     /// One that is aligned to its size, as threads access them.
+    #[inline]
     fn aligned(addr: u32, bytes: u32) -> Piece {
         Piece {
             addr,
@@ -129,45 +71,45 @@ impl Shared {
             checks,
             state: vec![State::Fresh; granules],
             writes: vec![Stamp::default(); granules],
-            reads: vec![vec![Read::default(); granules]; warps as usize + 1],
-            earlier: HashMap::new(),
+            reads: Reads::new(granules, warps as usize),
         }
     }
 
     /// Forgets everything: the next block begins.
     pub fn clear(&mut self) {
         self.data.fill(POISON);
+        // Of what is fresh nobody asks who wrote it.
         self.state.fill(State::Fresh);
-        self.writes.fill(Stamp::default());
-        for plane in &mut self.reads {
-            plane.fill(Read::default());
-        }
-        self.earlier.clear();
+        self.reads.clear();
     }
 
     /// The bytes at an offset that one of the functions below gave.
+    #[inline]
     pub fn bytes<const N: usize>(&self, offset: usize) -> [u8; N] {
-        let mut bytes = [0; N];
-        bytes.copy_from_slice(&self.data[offset..offset + N]);
-        bytes
+        let bytes = self.data[offset..].first_chunk();
+        *bytes.expect("the offset was given for so many")
     }
 
     /// So many bytes at an offset that one of the functions below gave.
+    #[inline]
     pub fn slice(&self, offset: usize, bytes: usize) -> &[u8] {
         &self.data[offset..offset + bytes]
     }
 
     /// Replaces the bytes at an offset that one of the functions below gave.
+    #[inline]
     pub fn fill(&mut self, offset: usize, bytes: &[u8]) {
         self.data[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
     /// Marks the bytes at an offset as not yet arrived.
+    #[inline]
     pub fn poison(&mut self, offset: usize, bytes: usize) {
         self.data[offset..offset + bytes].fill(POISON);
     }
 
     /// Where a piece lies, if it lies in shared memory.
+    #[inline]
     pub fn locate(&self, actor: &Actor, piece: Piece) -> Result<usize, Fault> {
         let Piece {
             addr,
@@ -197,6 +139,7 @@ impl Shared {
         Ok(offset as usize)
     }
 
+    #[inline]
     fn granules(&self, offset: usize, bytes: u32) -> std::ops::Range<usize> {
         match self.checks {
             Checks::Full => offset / GRANULE..(offset + bytes as usize).div_ceil(GRANULE),
@@ -219,39 +162,13 @@ impl Shared {
                 State::Written if actor.sees(write) => {}
                 state => return Err(self.refuse(actor, granule, state)),
             }
-            self.note(&actor.stamp, granule, readers);
+            self.reads.note(&actor.stamp, granule, readers);
         }
         Ok(offset)
     }
 
-    /// Remembers a read.
-    #[inline]
-    fn note(&mut self, stamp: &Stamp, granule: usize, readers: Readers) {
-        let warp = usize::from(stamp.warp);
-        let last = &mut self.reads[warp][granule];
-        if last.flights > 0 {
-            return;
-        }
-        let mut now = Read::new(stamp, readers);
-        // Who knows of a read knows of all at earlier clocks.
-        if last.clock == now.clock {
-            if last.sub == now.sub {
-                now.lanes |= last.lanes;
-                now.together |= last.together;
-            } else {
-                let earlier = self.earlier.entry((warp, granule)).or_default();
-                earlier.push(*last);
-                earlier.retain_mut(|read| {
-                    read.lanes &= !now.lanes;
-                    read.together &= !now.together;
-                    read.clock == now.clock && (read.lanes != 0 || read.together)
-                });
-            }
-        }
-        *last = now;
-    }
-
     /// A write of `bytes` bytes at `addr`: the offset at which they lie.
+    #[inline]
     pub fn write(&mut self, actor: &Actor, addr: u32, bytes: u32) -> Result<usize, Fault> {
         self.overwrite(actor, None, Piece::aligned(addr, bytes), State::Written)
     }
@@ -262,6 +179,7 @@ impl Shared {
     }
 
     /// A copy to `addr` begins: from now on, until [`Shared::land`], nobody may touch it.
+    #[inline]
     pub fn begin_copy(&mut self, actor: &Actor, addr: u32, bytes: u32) -> Result<usize, Fault> {
         self.overwrite(actor, None, Piece::aligned(addr, bytes), State::InFlight)
     }
@@ -315,20 +233,12 @@ impl Shared {
 
     /// Every earlier read of the granule must be ordered before the write.
     fn check_readers(&self, actor: &Actor, granule: usize) -> Result<(), Fault> {
-        for (warp, plane) in self.reads.iter().enumerate() {
-            let last = &plane[granule];
+        for (reader, last) in self.reads.of_granule(granule) {
             let in_flight = last.flights > 0;
-            if last.clock == 0 || !in_flight && actor.sees_warp(warp, last.clock) {
+            if last.clock == 0 || !in_flight && actor.sees_warp(reader, last.clock) {
                 continue;
             }
-            let reader = match warp == self.reads.len() - 1 {
-                true => ENGINE,
-                false => warp as u8,
-            };
-            let earlier = self.earlier.get(&(warp, granule)).into_iter().flatten();
-            let mut stamps = std::iter::once(last)
-                .chain(earlier)
-                .flat_map(|read| read.stamps(actor.stamp.block, reader));
+            let mut stamps = self.reads.stamps(actor.stamp.block, reader, granule);
             if let Some(earlier) = stamps.find(|stamp| in_flight || !actor.sees(stamp)) {
                 return Err(Kind::Race {
                     earlier: earlier.access(),

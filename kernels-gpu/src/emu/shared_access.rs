@@ -14,14 +14,19 @@ pub(crate) fn load<const N: usize>(instruction: &'static str, addr: u32) -> [u32
     let site = site::intern(instruction, Location::caller());
     machine.count_load(site);
     let who = machine.current.get();
-    let words = {
+    let mut words = [0; N];
+    let read = {
         let mut block = machine.blocks[who.slot].borrow_mut();
         let (actor, shared) = block.actor(who, site);
-        shared
-            .read(&actor, addr, (N * 4) as u32, Readers::Lane)
-            .map(|offset| std::array::from_fn(|i| u32::from_le_bytes(shared.bytes(offset + i * 4))))
+        let read = shared.read(&actor, addr, (N * 4) as u32, Readers::Lane);
+        read.map(|offset| {
+            for (i, word) in words.iter_mut().enumerate() {
+                *word = u32::from_le_bytes(shared.bytes(offset + i * 4));
+            }
+        })
     };
-    machine.settle(words, [0; N])
+    machine.settle(read, ());
+    words
 }
 
 /// `st.shared` of `N` registers.

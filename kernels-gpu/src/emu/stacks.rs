@@ -13,7 +13,7 @@ const BYTES: usize = 256 << 10;
 /// Most stacks of a process: with their guards nine tenths of Linux's mappings; the rest is for everyone else.
 pub(super) const MOST: usize = 30_000;
 /// Most stacks kept for later runs: making one takes longer than running a small kernel on it.
-const MOST_KEPT: usize = 4096;
+const MOST_KEPT: usize = 12_000;
 
 struct Pool {
     /// Reserved by launches, whether or not they exist yet.

@@ -30,6 +30,7 @@ const INDEX_BITS: u32 = 7;
 /// Numbers of accumulators: 1 to this.
 const MOST_CHAINS: u32 = 0x7ffe;
 
+#[inline]
 fn tag(chain: u32, index: usize) -> u32 {
     TAG | chain << INDEX_BITS | index as u32
 }
@@ -103,6 +104,7 @@ pub(super) struct TensorCore {
 }
 
 /// Row and column of accumulator register `index` of a lane.
+#[inline]
 fn place(lane: usize, index: usize) -> (usize, usize) {
     let (fragment, element) = (index / 4, index % 4);
     (
@@ -112,6 +114,7 @@ fn place(lane: usize, index: usize) -> (usize, usize) {
 }
 
 impl TensorCore {
+    #[inline]
     pub fn find(&mut self, chain: u32) -> Option<&mut Chain> {
         self.chains.iter_mut().find(|other| other.id == chain)
     }
@@ -250,12 +253,14 @@ pub(super) fn retire(block: &mut Block, warp: usize, newest: u32) {
 }
 
 impl Product {
+    #[inline]
     fn elements(&self, shared: &Shared, offset: usize) -> [f32; IN_CHUNK] {
         let bytes: [u8; CHUNK as usize] = shared.bytes(offset);
         let mut elements = [0.0; IN_CHUNK];
-        for (pair, bytes) in elements.chunks_exact_mut(2).zip(bytes.chunks_exact(4)) {
-            let register = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-            pair.copy_from_slice(&self.element.unpack(register));
+        for pair in 0..IN_CHUNK / 2 {
+            let byte = |i| bytes[4 * pair + i];
+            let register = u32::from_le_bytes([byte(0), byte(1), byte(2), byte(3)]);
+            [elements[2 * pair], elements[2 * pair + 1]] = self.element.unpack(register);
         }
         elements
     }
@@ -278,7 +283,7 @@ impl Product {
                 for (lane, registers) in lanes.iter().enumerate() {
                     for (i, register) in registers.iter().enumerate() {
                         let (row, column) = (lane / 4 + 8 * (i % 2), lane % 4 * 2 + 8 * (i / 2));
-                        a[row][column..][..2].copy_from_slice(&self.element.unpack(*register));
+                        [a[row][column], a[row][column + 1]] = self.element.unpack(*register);
                     }
                 }
             }

@@ -34,18 +34,27 @@ pub(super) fn collective<const OPERANDS: usize, const RESULTS: usize>(
     }
     let block = machine.blocks[who.slot].borrow();
     let mut results = [0; RESULTS];
-    results.copy_from_slice(&block.warps[who.warp].results[who.lane][..RESULTS]);
+    copy::<RESULTS>(&block.warps[who.warp].results[who.lane], &mut results);
     results
+}
+
+/// Copies the first numbers: a copy of slices is a call, unless their length is known where it is compiled.
+#[inline]
+#[expect(clippy::manual_memcpy, reason = "see above")]
+fn copy<const N: usize>(from: &[u32], to: &mut [u32]) {
+    for i in 0..N {
+        to[i] = from[i];
+    }
 }
 
 /// One lane comes; whether it must wait.
 #[inline]
-fn arrive(
+fn arrive<const OPERANDS: usize>(
     machine: &Machine,
     who: Who,
     instruction: &'static str,
     at: &'static Location<'static>,
-    operands: &[u32],
+    operands: &[u32; OPERANDS],
     combine: impl FnOnce(&mut Block, Who, &'static Location<'static>) -> Result<Meeting, Fault>,
 ) -> Result<bool, Fault> {
     let mut block = machine.blocks[who.slot].borrow_mut();
@@ -85,7 +94,7 @@ fn arrive(
         };
         return Err(Kind::Divergence { earlier, later }.into());
     }
-    warp.operands[who.lane][..operands.len()].copy_from_slice(operands);
+    copy::<OPERANDS>(operands, &mut warp.operands[who.lane]);
     let bit = 1 << who.lane;
     warp.arrived |= bit;
     if warp.arrived != ALL {

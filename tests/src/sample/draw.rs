@@ -26,13 +26,15 @@ pub enum Share {
 /// What decides whether a case is in a sample.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Member {
-    /// What it is an example of.
+    /// The kernels that it is an example of.
+    pub kernels: Vec<String>,
+    /// What else it is an example of.
     pub strata: Vec<String>,
     /// What it is an example of, too, of which samples have a part each, whatever its set asks for.
     pub thinned: Vec<String>,
     /// What it is an example of, too, of which every sample has one, whatever its set asks for.
     pub rule: Option<String>,
-    /// How good an example it is: of a stratum only the best ones count.
+    /// How good an example of its kernels it is: only the best ones count.
     pub reach: u32,
     /// In proportion to the time that it takes; at least 1.
     pub cost: u64,
@@ -41,13 +43,18 @@ pub struct Member {
 impl Member {
     /// All that it is an example of.
     fn all(&self) -> impl Iterator<Item = &str> {
-        let strata = self.strata.iter().chain(&self.thinned).chain(&self.rule);
+        let strata = self.asked().chain(&self.thinned).chain(&self.rule);
         strata.map(String::as_str)
     }
 
-    /// The more a case costs, the less likely it is.
+    /// What its set asks for.
+    fn asked(&self) -> impl Iterator<Item = &String> {
+        self.kernels.iter().chain(&self.strata)
+    }
+
+    /// The more a case costs, the less likely it is: one that costs twice as much, a quarter.
     fn weight(&self) -> f64 {
-        1.0 / self.cost.max(1) as f64
+        (self.cost.max(1) as f64).powi(-2)
     }
 }
 
@@ -82,20 +89,21 @@ pub fn draw(sets: &[Members], seed: u64) -> Vec<Vec<usize>> {
     numbers
 }
 
-/// The best examples of each stratum that a sample has to have.
+/// The examples of each stratum that a sample has to have; of a kernel the best ones.
 fn needed(sets: &[Members], seed: u64) -> BTreeMap<&str, Vec<Place>> {
     let mut strata: BTreeMap<&str, Vec<Place>> = BTreeMap::new();
     let (mut asked, mut thinned) = (BTreeSet::new(), BTreeSet::new());
-    let mut rules = BTreeSet::new();
+    let (mut rules, mut kernels) = (BTreeSet::new(), BTreeSet::new());
     for (of_set, set) in sets.iter().enumerate() {
         for (number, member) in set.members.iter().enumerate() {
             for stratum in member.all() {
                 strata.entry(stratum).or_default().push((of_set, number));
             }
             rules.extend(member.rule.as_deref());
+            kernels.extend(member.kernels.iter().map(String::as_str));
             thinned.extend(member.thinned.iter().map(String::as_str));
             if set.share == Share::Strata {
-                asked.extend(member.strata.iter().map(String::as_str));
+                asked.extend(member.asked().map(String::as_str));
             }
         }
     }
@@ -108,11 +116,11 @@ fn needed(sets: &[Members], seed: u64) -> BTreeMap<&str, Vec<Place>> {
     asked.extend(of_seed(thinned, seed, THINNED_ONE_IN));
     asked.extend(&rules);
     strata.retain(|stratum, _| asked.contains(stratum));
-    // How far loops go round makes no better example of a rule.
-    let of_loops = strata
+    // How far loops go round makes no better example of anything else.
+    let of_kernels = strata
         .iter_mut()
-        .filter(|(stratum, _)| !rules.contains(*stratum));
-    for (_, places) in of_loops {
+        .filter(|(stratum, _)| kernels.contains(*stratum));
+    for (_, places) in of_kernels {
         let reach = |&(set, number): &Place| sets[set].members[number].reach;
         let most = places.iter().map(reach).max();
         places.retain(|place| Some(reach(place)) == most);
@@ -221,7 +229,7 @@ mod tests {
     /// Cases of these strata and costs, of which every second one reaches farther.
     fn set(share: Share, cases: &[(&str, u64)]) -> Members {
         let members = cases.iter().enumerate().map(|(at, (strata, cost))| Member {
-            strata: strata.split_whitespace().map(str::to_owned).collect(),
+            kernels: strata.split_whitespace().map(str::to_owned).collect(),
             reach: at as u32 % 2,
             cost: *cost,
             ..Member::default()
@@ -237,7 +245,7 @@ mod tests {
     /// A large set, one that has strata in common with it, one of strata that no other asks for, one without any, and an empty one.
     fn sets() -> Vec<Members> {
         let many: [(&str, u64); 60] =
-            std::array::from_fn(|at| (["a A", "b A", "c"][at % 3], 1 + at as u64));
+            std::array::from_fn(|at| (["a A", "b A", "c"][at % 3], 1 + at as u64 / 4));
         let thin = THIN.map(|stratum| (stratum, 1));
         vec![
             set(Share::Strata, &many),
@@ -252,7 +260,7 @@ mod tests {
         let of_sets = sets.iter().zip(numbers);
         let members = of_sets.flat_map(|(set, numbers)| numbers.iter().map(|&at| &set.members[at]));
         members
-            .flat_map(|member| member.strata.iter().map(String::as_str))
+            .flat_map(|member| member.kernels.iter().map(String::as_str))
             .collect()
     }
 
@@ -274,13 +282,13 @@ mod tests {
     }
 
     #[test]
-    fn a_stratum_is_met_by_the_best_of_its_cases() {
+    fn a_kernel_is_met_by_the_best_of_its_cases() {
         let sets = sets();
         for seed in 0..500 {
             let numbers = draw(&sets, seed);
             let chosen = numbers[0].iter().map(|&at| &sets[0].members[at]);
             // No other set has "c".
-            let mut of_c = chosen.filter(|member| member.strata == ["c"]);
+            let mut of_c = chosen.filter(|member| member.kernels == ["c"]);
             assert!(
                 of_c.any(|member| member.reach == 1),
                 "seed {seed}: {numbers:?}"

@@ -1,6 +1,6 @@
 //! What a sample knows of a case: by its plans, what it is an example of, how good a one, and what it costs.
 
-use ferroflash::{Algorithm, Device, Pass, Problem};
+use ferroflash::{Algorithm, Device, Dtype, Pass, Problem};
 
 use super::draw::Member;
 use crate::cases::Case;
@@ -12,10 +12,14 @@ const TILE_ROWS: usize = 64;
 /// What a case is an example of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Strata {
-    /// Kernels; and each kind of kernel with its tiles, its constants (so the kind of mask) and what is decided when it is launched.
+    /// Kernels.
+    pub kernels: Vec<String>,
+    /// Each kind of kernel with its tiles, its constants (so the kind of mask) and what is decided when it is launched.
     pub kinds: Vec<String>,
     /// The same for each head_dim.
     pub of_head_dims: Vec<String>,
+    /// Threads of all blocks that are launched.
+    pub n_threads: u64,
 }
 
 /// Of these passes. A pass that is refused, or has nothing to compute, has none.
@@ -35,7 +39,9 @@ pub fn strata(
         let kind = ways::kernel(launch);
         let columns = (problem.head_dim(), problem.head_dim_v());
         strata.of_head_dims.push(format!("{columns:?} {kind}"));
-        strata.kinds.extend([variant.name.to_owned(), kind]);
+        strata.kinds.push(kind);
+        strata.kernels.push(variant.name.to_owned());
+        strata.n_threads += u64::from(launch.grid) * u64::from(variant.footprint.threads);
     }
     strata
 }
@@ -60,9 +66,22 @@ fn sequences(case: &Case) -> Vec<Tiles> {
     }
 }
 
-/// What a case costs on the emulator: a product of tiles takes time whether its rows exist or not, and few queries of several heads share a
-/// tile.
-pub fn cost(case: &Case) -> u64 {
+/// Threads that take as long to come and go as a product of small tiles.
+const THREADS_OF_A_PRODUCT: u64 = 1000;
+
+/// What a case costs on the emulator, in hundredths of a second or so: a product of tiles takes time whether its rows exist or not, and few queries of
+/// several heads share a tile; of f32 it takes four times as long, and twice where weights go through memory.
+fn cost(algorithm: Algorithm, case: &Case, n_threads: u64) -> u64 {
+    let of_each = match (algorithm, case.dtype) {
+        (_, Dtype::F32) => 4,
+        (Algorithm::Standard, _) => 2,
+        _ => 1,
+    };
+    products(case) * of_each + n_threads / THREADS_OF_A_PRODUCT
+}
+
+/// Products of small tiles, of 32 columns each.
+fn products(case: &Case) -> u64 {
     let sizes = case.sizes;
     let products: usize = sequences(case).iter().map(|(q, k)| q * k).sum();
     let columns = sizes.head_dim.div_ceil(32).max(1);
@@ -95,10 +114,11 @@ pub fn member(
     let of_problem = |problem| strata(device, algorithm, passes, (problem, given));
     let strata = problem.map(of_problem).unwrap_or_default();
     Member {
+        cost: cost(algorithm, case, strata.n_threads),
+        kernels: strata.kernels,
         strata: strata.kinds,
         thinned: strata.of_head_dims,
         rule: None,
         reach: reach(case),
-        cost: cost(case),
     }
 }

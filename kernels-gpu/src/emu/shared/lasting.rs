@@ -1,6 +1,7 @@
 //! Reads of shared memory through the asynchronous proxy, which last: whoever writes while one is under way races with it.
 
-use super::{Piece, Read, Readers, Shared, State};
+use super::reads::{Read, Readers};
+use super::{Piece, Shared, State};
 use crate::emu::block::{Actor, Fences};
 use crate::emu::clock::Stamp;
 use crate::emu::fault::{Fault, Kind};
@@ -15,10 +16,12 @@ pub(in crate::emu) enum Reader {
 }
 
 impl Shared {
-    fn plane(&self, reader: Reader) -> usize {
+    /// The number of one who reads.
+    #[inline]
+    fn number(&self, reader: Reader) -> usize {
         match reader {
             Reader::Warp(warp) => warp,
-            Reader::Engine => self.reads.len() - 1,
+            Reader::Engine => self.reads.engine(),
         }
     }
 
@@ -31,7 +34,7 @@ impl Shared {
         piece: Piece,
     ) -> Result<usize, Fault> {
         let offset = self.locate(actor, piece)?;
-        let plane = self.plane(reader);
+        let number = self.number(reader);
         // Neighbours were mostly written together.
         let mut checked = Stamp::default();
         for granule in self.granules(offset, piece.bytes) {
@@ -46,7 +49,7 @@ impl Shared {
                 state => return Err(self.refuse(actor, granule, state)),
             }
             checked = *write;
-            let read = &mut self.reads[plane][granule];
+            let read = self.reads.last(number, granule);
             let Some(flights) = read.flights.checked_add(1) else {
                 return Err(Kind::Operand {
                     access: actor.access(),
@@ -55,10 +58,8 @@ impl Shared {
                 }
                 .into());
             };
-            *read = Read {
-                flights,
-                ..Read::new(&actor.stamp, Readers::Warp)
-            };
+            *read = Read::new(&actor.stamp, Readers::Warp);
+            read.flights = flights;
         }
         Ok(offset)
     }
@@ -66,9 +67,9 @@ impl Shared {
     /// A read that began at this offset is over, and counts as one at this moment: by the warp's lanes together, or,
     /// for the copy engine, by the thread that waited.
     pub fn end_reading(&mut self, reader: Reader, offset: usize, bytes: u32, at: &Stamp) {
-        let plane = self.plane(reader);
+        let number = self.number(reader);
         for granule in self.granules(offset, bytes) {
-            let read = &mut self.reads[plane][granule];
+            let read = self.reads.last(number, granule);
             read.flights -= 1;
             if read.flights > 0 {
                 continue;
@@ -81,7 +82,7 @@ impl Shared {
                 Reader::Warp(_) => *read = Read::new(&at, Readers::Warp),
                 Reader::Engine => {
                     *read = Read::default();
-                    self.note(&at, granule, Readers::Lane);
+                    self.reads.note(&at, granule, Readers::Lane);
                 }
             }
         }
