@@ -148,38 +148,11 @@ pub fn each_arch(
     } else {
         options.arch.iter().map(String::as_str).collect()
     };
-    // A part is the work of one thread; all parts of an architecture have enough for any number of them.
-    if options.part.is_some() {
-        for (arch, built) in archs
-            .iter()
-            .zip(compile_beside(workspace, &compiler, &archs, options))
-        {
-            with(arch, &built?)?;
-        }
-        return Ok(compiler);
-    }
     for arch in archs {
-        with(arch, &compile(workspace, &compiler, arch, options)?)?;
+        let built = compile(workspace, &compiler, arch, options)?;
+        with(arch, &built)?;
     }
     Ok(compiler)
-}
-
-/// Builds for all of these at once.
-fn compile_beside(
-    workspace: &Workspace,
-    compiler: &Compiler,
-    archs: &[&str],
-    options: &BuildPtx,
-) -> Vec<Result<Built>> {
-    std::thread::scope(|scope| {
-        let begin = |arch| scope.spawn(move || compile(workspace, compiler, arch, options));
-        let begun: Vec<_> = archs.iter().copied().map(begin).collect();
-        let end = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-            let panicked = |_| Err(anyhow::anyhow!("the compiler's thread panicked"));
-            thread.join().unwrap_or_else(panicked)
-        };
-        begun.into_iter().map(end).collect()
-    })
 }
 
 /// Which rows an architecture gets.
