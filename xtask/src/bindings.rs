@@ -42,10 +42,7 @@ pub fn build(workspace: &Workspace, folder: &str) -> Result<()> {
     if folder == python::FOLDER {
         return python::build_tested(workspace).map(|_wheel| ());
     }
-    let tests = [&["test", "--no-run"], selection(folder)].concat();
-    let mut tests = cargo(workspace, folder, &tests);
-    under_clippy(&mut tests);
-    programs::run(&mut tests)?;
+    programs::run(&mut tests(workspace, folder, "--no-run"))?;
     if folder == "bindings/burn" {
         let alone = [
             "clippy",
@@ -60,12 +57,16 @@ pub fn build(workspace: &Workspace, folder: &str) -> Result<()> {
     Ok(())
 }
 
-/// What builds without a CUDA toolkit, which the default features of some packages want.
-fn selection(folder: &str) -> &'static [&'static str] {
-    match folder {
+/// The tests of what builds without a CUDA toolkit, which the default features of some packages want.
+fn tests(workspace: &Workspace, folder: &str, flag: &str) -> Command {
+    let selection: &[&str] = match folder {
         "bindings/burn" => &[],
         _ => &["--workspace", "--no-default-features"],
-    }
+    };
+    let arguments = [&["test", flag], selection].concat();
+    let mut tests = cargo(workspace, folder, &arguments);
+    under_clippy(&mut tests);
+    tests
 }
 
 /// Runs the tests that need no GPU.
@@ -82,11 +83,6 @@ pub fn count_of(workspace: &Workspace, folder: &str) -> Result<Counts> {
     eprintln!("the tests of {folder}");
     match folder {
         python::FOLDER => python::count(workspace),
-        _ => {
-            let tests = [&["test", "--no-fail-fast"], selection(folder)].concat();
-            let mut tests = cargo(workspace, folder, &tests);
-            under_clippy(&mut tests);
-            test::run(tests)
-        }
+        _ => test::run(tests(workspace, folder, "--no-fail-fast")),
     }
 }

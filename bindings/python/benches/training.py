@@ -1,10 +1,10 @@
-"""Steps of training with PyTorch's attention and with ferroflash's, by turns in one process: needs a GPU.
+"""Steps of training with PyTorch's attention and with ferroflash's, in alternation in one process: needs a GPU.
 
     python benches/training.py                          # eager and compiled, three shapes
     python benches/training.py --shapes small:1x512     # a preset of examples/train_gpt.py: batch x seqlen
 
-Both models take some steps in each round, in shuffled order. Results are lines of JSON: the median of the rounds' milliseconds a step, and how many of
-those the host took to enqueue it; where the two are alike, the step waits for the host.
+All models take some steps in each round, in shuffled order. Results are lines of JSON, medians of the rounds: milliseconds a step, and the host's part of
+them, until all work is enqueued. Where the two are alike, the GPU waits for the host.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 import train_gpt
 
-# Steps of both before any is timed: the first ones compile, and choose kernels.
+# Steps of each model before any is timed: the first ones compile, and choose kernels.
 WARM_UP = 8
 
 
