@@ -6,8 +6,16 @@ use crate::kernels::{
     standard, tensor_gradient, tile_list,
 };
 use crate::ptx::parameters::parameter_address;
+#[cfg(target_arch = "nvptx64")]
 use crate::tile::element;
 use crate::{for_each_stamped_variant, for_each_variant};
+
+/// The types of elements by the names that rows have for them: on the CPU both 16-bit ones are one type, so that a kernel is compiled once for both.
+#[cfg(not(target_arch = "nvptx64"))]
+mod element {
+    pub use crate::tile::element::F32;
+    pub use crate::tile::element::either::{Either as Bf16, Either as F16, choose};
+}
 
 /// The type of a row's tiles: of its module, element type where it differs in them, head_dim and shape.
 macro_rules! tiles {
@@ -293,6 +301,7 @@ macro_rules! entries {
             use super::*;
 
             pub(super) fn run(params: &crate::params::Params) {
+                $(element::choose(crate::variants::Dtype::$dtype);)?
                 params!($kind, params_match, params, p, {
                     // SAFETY: the emulator checks every access that a kernel makes.
                     unsafe { run!($kind, given!($kind, $name, p) $(, $dtype)? $(, $head_dim)? $(/ $head_dim_v)? $(; $tiles)?) }

@@ -5,7 +5,6 @@ pub mod gradients;
 pub mod memory;
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 
 use ferroflash::error::ProblemError;
 use ferroflash::{Inputs, MaskExpression, Problem, Score};
@@ -156,12 +155,17 @@ impl Edits {
             })
         };
         // The oracle asks several times.
-        let known = RefCell::new(HashMap::new());
+        let known = RefCell::new(vec![None; sequence.n_pairs()]);
         f(&|pair, old| {
-            let mut known = known.borrow_mut();
-            *known
-                .entry((pair, old.to_bits()))
-                .or_insert_with(|| edit(pair, old))
+            let known = &mut known.borrow_mut()[sequence.number(pair)];
+            match *known {
+                Some((of, edited)) if of == old.to_bits() => edited,
+                _ => {
+                    let edited = edit(pair, old);
+                    *known = Some((old.to_bits(), edited));
+                    edited
+                }
+            }
         })
     }
 
@@ -233,12 +237,11 @@ impl Edits {
 impl Edits {
     /// Whether each row of a sequence, in the order of lse, sees a key, by `counts` and by the mask of the user's own.
     pub fn rows_that_see(&self, sequence: &Sequence, counts: impl Fn(Pair) -> bool) -> Vec<bool> {
-        let sizes = sequence.sizes;
         let bound = self.bound(self.mask.as_ref());
         let mut mask = bound.as_ref().map(Bound::evaluator);
-        let mut sees = vec![false; sizes.row_elems()];
+        let mut sees = vec![false; sequence.sizes.row_elems()];
         sequence.each_pair(|pair| {
-            let row = (pair.batch * sizes.heads_q + pair.head) * sizes.seqlen_q + pair.query;
+            let row = sequence.number(pair) / sequence.sizes.seqlen_k;
             let mut shown = |mask: &mut Evaluator<f64>| mask.mask(&sequence.place(pair));
             sees[row] |= counts(pair) && mask.as_mut().is_none_or(&mut shown);
         });
@@ -247,6 +250,19 @@ impl Edits {
 }
 
 impl Sequence {
+    fn n_pairs(&self) -> usize {
+        self.sizes.row_elems() * self.sizes.seqlen_k
+    }
+
+    /// The number of a pair among all.
+    fn number(&self, pair: Pair) -> usize {
+        let Sizes {
+            heads_q, seqlen_q, ..
+        } = self.sizes;
+        let row = (pair.batch * heads_q + pair.head) * seqlen_q + pair.query;
+        row * self.sizes.seqlen_k + pair.key
+    }
+
     /// Where a pair lies, as an expression is told.
     fn place(&self, pair: Pair) -> Place {
         let sizes = self.sizes;

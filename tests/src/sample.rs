@@ -3,7 +3,7 @@
 //! The emulator is slow, so it runs a sample unless the environment variable `CASES` says `all`. It is drawn over all [sets](crate::sets) of
 //! the test program at once: at least one case of each set, one for each kernel, one for each choice that plans make of kinds of kernels, of
 //! what these are compiled with, and of the order of their tiles ([`strata`]), and a few more. So every kernel runs, and every kind of kernel
-//! under every kind of mask, whatever the seed; at every head_dim within twelve seeds. Of what only sets of other tiles, of block masks, of
+//! under every kind of mask, whatever the seed; at every head_dim within thirty-six seeds. Of what only sets of other tiles, of block masks, of
 //! pages, of expressions, of dropout and of sinks run, a run has a sixth, and every kind of expression; of the small sets whose cases are each there for a
 //! mistake of its own, a third. A
 //! case that takes twice the time is chosen a quarter as often; but a case that no loop goes round in is no example of a kernel

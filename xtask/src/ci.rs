@@ -1,6 +1,7 @@
 //! `ci`: everything that must hold, in order; every step runs, whatever became of those before it.
 
 use std::process::Command;
+use std::thread;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -16,11 +17,13 @@ use crate::{bindings, codegen, parts, programs, seen, tidy, tools};
 
 /// Runs every step, those first that are soon done; says at the end what took how long, which failed, and the counts alone on the last line.
 pub fn ci(workspace: &Workspace) -> Result<bool> {
+    let begun = Instant::now();
     let seed = seed(workspace)?;
     let mut run = Run::new();
     run.sources(workspace, seed);
     run.lints(workspace);
     run.tests(workspace, seed);
+    run.times.all = begun.elapsed().as_secs_f64();
     run.end(workspace)
 }
 
@@ -105,8 +108,24 @@ impl Run {
         self.check("docs", cargo(workspace, &doc, &refuse));
     }
 
-    /// Unit tests first, the suites that take minutes behind all else of the workspace; the bindings at last.
+    /// Those of the workspace, the suites that take minutes at last; and beside them, where rustc has work for one processor alone, those of the bindings.
     fn tests(&mut self, workspace: &Workspace, seed: u64) {
+        let of_bindings = thread::scope(|scope| {
+            let bindings = scope.spawn(|| {
+                let mut run = Run::new();
+                run.bindings(workspace);
+                run
+            });
+            self.of_workspace(workspace, seed);
+            bindings.join()
+        });
+        match of_bindings {
+            Ok(run) => self.add(run),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    fn of_workspace(&mut self, workspace: &Workspace, seed: u64) {
         let parts = parts::parts(workspace).unwrap_or_else(|error| {
             self.check("tests", Err(error));
             Vec::new()
@@ -115,10 +134,6 @@ impl Run {
             .into_iter()
             .partition(|part| part.length == Length::Short);
         self.parts(workspace, seed, &short);
-        for binding in bindings::FOLDERS {
-            let name = format!("{binding}: clippy, build");
-            self.check(&name, bindings::build(workspace, binding));
-        }
         match tools::install(workspace) {
             Ok(_programs) => {
                 self.check("ptxas", ptx::build_ptx(workspace, &BuildPtx::sampled(seed)));
@@ -126,10 +141,22 @@ impl Run {
             Err(error) => self.counts.add_not_run(&format!("ptxas: {error:#}"), 1),
         }
         self.parts(workspace, seed, &long);
+    }
+
+    fn bindings(&mut self, workspace: &Workspace) {
         for binding in bindings::FOLDERS {
+            let name = format!("{binding}: clippy, build");
+            self.check(&name, bindings::build(workspace, binding));
             let name = format!("{binding}: test");
             self.step(&name, bindings::count_of(workspace, binding));
         }
+    }
+
+    /// Adds what another run of steps came to.
+    fn add(&mut self, other: Run) {
+        self.counts.add(other.counts);
+        self.failures.extend(other.failures);
+        self.times.steps.extend(other.times.steps);
     }
 
     fn parts(&mut self, workspace: &Workspace, seed: u64, parts: &[Part]) {

@@ -50,8 +50,8 @@ pub struct BuildPtx {
     part: Option<u64>,
 }
 
-/// Of the specialisations of the modules that `ci` compiles, it assembles one in so many: all of all modules take ptxas half an hour. No number of parts has
-/// a divisor in common with it, so that successive seeds have each specialisation of each part.
+/// Of the specialisations of the modules that `ci` compiles, it assembles one in so many: all of all modules take ptxas half an hour. No number of parts, nor of
+/// architectures, has a divisor in common with it, so that successive seeds have each specialisation of each part.
 const CI_ONE_IN: NonZero<usize> = NonZero::new(5).expect("5 is not 0");
 
 impl BuildPtx {
@@ -69,10 +69,13 @@ impl BuildPtx {
         }
     }
 
-    /// A part of the modules of every architecture of the list, by this seed.
+    /// A part of the modules of one architecture of the list, by this seed.
     pub fn part(seed: u64) -> Self {
+        let archs = ferroflash_ptx_builder::default_archs();
+        let (part, arch) = of_seed(seed, archs.len());
         Self {
-            part: Some(seed),
+            arch: vec![archs[arch].to_owned()],
+            part: Some(part),
             ..Self::plain()
         }
     }
@@ -98,6 +101,12 @@ impl BuildPtx {
             seed: self.seed,
         }
     }
+}
+
+/// The number of a part, and of the architecture: as many successive seeds as there are architectures have all of them, and the seeds after those the next part.
+fn of_seed(seed: u64, n_archs: usize) -> (u64, usize) {
+    let n_archs = n_archs as u64;
+    (seed / n_archs, (seed % n_archs) as usize)
 }
 
 /// Builds, assembles, and prints the table.
@@ -285,4 +294,17 @@ fn table(usages: &[Usage]) -> Vec<String> {
         println!("  {static_bytes:6} + {dynamic_bytes:7}");
     }
     faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn successive_seeds_have_every_part_of_every_architecture() {
+        let met: BTreeSet<_> = (100..127).map(|seed| of_seed(seed, 3)).collect();
+        let parts: BTreeSet<_> = met.iter().map(|&(part, _)| part % 9).collect();
+        assert_eq!((met.len(), parts.len()), (27, 9));
+        assert!((0..3).all(|arch| met.iter().filter(|met| met.1 == arch).count() == 9));
+    }
 }

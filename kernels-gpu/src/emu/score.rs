@@ -71,7 +71,7 @@ pub(crate) fn begin_block_apart(first_column: u32) {
     let scores = own.get().expect("a tile has been begun");
     let given = scores.given(edit);
     let Some(score) = &edit.score else { return };
-    let score = given.evaluator(score);
+    let score = given.given_to(score);
     let row_terms = scores.tile.rows.map(|row| {
         let place = place(&scores, row, first_column);
         let tensors = OfRows::new(&score, scores.rows);
@@ -115,9 +115,11 @@ pub(crate) fn edit_with_gradient(x: &mut [f32; 4], n: usize) -> [f32; 4] {
     let scores = scores.expect("a tile has been begun");
     let first_column = scores.first_column.expect("a block has been begun");
     let given = scores.given(edit);
-    let mut score = edit.score.as_ref().map(|score| given.evaluator(score));
-    let mut mask = edit.mask.as_ref().map(|mask| given.evaluator(mask));
-    let mut derivative = edit.derivative.as_ref().map(|d| given.evaluator(d));
+    let [score, mask, derivative] =
+        [&edit.score, &edit.mask, &edit.derivative].map(|own| Some(given.given_to(own.as_ref()?)));
+    let mut score = score.as_ref().map(Taken::evaluator);
+    let mut mask = mask.as_ref().map(Taken::evaluator);
+    let mut derivative = derivative.as_ref().map(Taken::evaluator);
     let mut gradient = [1.0; 4];
     for (idx, x) in x.iter_mut().enumerate() {
         let column = first_column + 8 * n as u32 + idx as u32 % 2;
@@ -147,7 +149,8 @@ pub(crate) fn shows(n: usize) -> [bool; 4] {
     let scores = scores.expect("a tile has been begun");
     let first_column = scores.first_column.expect("a block has been begun");
     let given = scores.given(edit);
-    let mut mask = edit.mask.as_ref().map(|mask| given.evaluator(mask));
+    let mask = edit.mask.as_ref().map(|mask| given.given_to(mask));
+    let mut mask = mask.as_ref().map(Taken::evaluator);
     [0, 1, 2, 3].map(|idx| {
         let column = first_column + 8 * n as u32 + idx as u32 % 2;
         let place = place(&scores, scores.tile.rows[idx / 2], column);
@@ -184,7 +187,7 @@ struct Given<'a> {
 }
 
 impl Given<'_> {
-    fn evaluator<'e>(&self, expression: &'e Expression) -> OwnEvaluator<'e> {
+    fn given_to<'e>(&self, expression: &'e Expression) -> Taken<'e> {
         let params = self.edit.params();
         let values = expression.params().iter().map(|param| {
             let slot = params.iter().position(|other| other == param);
@@ -194,7 +197,7 @@ impl Given<'_> {
                 Type::F32 | Type::Bool => ParamValue::F32(f32::from_bits(bits)),
             }
         });
-        OwnEvaluator {
+        Taken {
             expression,
             values: values.collect(),
             tensors: InMemory::new(self, expression),
@@ -202,25 +205,17 @@ impl Given<'_> {
     }
 }
 
-/// An evaluator that keeps what it reads.
-struct OwnEvaluator<'e> {
+/// An expression and what it takes of that.
+struct Taken<'e> {
     expression: &'e Expression,
     values: Vec<ParamValue>,
     tensors: InMemory,
 }
 
-impl OwnEvaluator<'_> {
-    fn with<R>(&self, f: impl FnOnce(&mut Evaluator<'_, f32>) -> R) -> R {
+impl Taken<'_> {
+    fn evaluator(&self) -> Evaluator<'_, f32> {
         let evaluator = Evaluator::new(self.expression, &self.values, &self.tensors);
-        f(&mut evaluator.expect("the launch gives what the expression takes"))
-    }
-
-    fn score(&mut self, place: &Place, s: f32) -> f32 {
-        self.with(|evaluator| evaluator.score(place, s))
-    }
-
-    fn mask(&mut self, place: &Place) -> bool {
-        self.with(|evaluator| evaluator.mask(place))
+        evaluator.expect("the launch gives what the expression takes")
     }
 }
 
@@ -277,12 +272,12 @@ struct OfRows<'a> {
 }
 
 impl OfRows<'_> {
-    fn new<'a>(evaluator: &'a OwnEvaluator<'_>, rows: ScoreRows) -> OfRows<'a> {
+    fn new<'a>(taken: &'a Taken<'_>, rows: ScoreRows) -> OfRows<'a> {
         let column = match rows {
             ScoreRows::Queries => Index::Key,
             ScoreRows::Keys => Index::Query,
         };
-        let expression = evaluator.expression;
+        let expression = taken.expression;
         let mut is_of_columns = vec![false; expression.tensors().len()];
         for (node, depends) in expression.nodes().iter().zip(expression.dependencies()) {
             if let Node::Read(tensor, _) = node {
@@ -290,7 +285,7 @@ impl OfRows<'_> {
             }
         }
         OfRows {
-            tensors: &evaluator.tensors,
+            tensors: &taken.tensors,
             is_of_columns,
             are_numbers: Cell::new(true),
         }

@@ -34,16 +34,19 @@ impl Dependencies {
     pub const SCORE: Dependencies = Dependencies(1 << Index::ALL.len());
 
     /// On an index.
+    #[inline]
     pub const fn index(index: Index) -> Dependencies {
         Dependencies(1 << index as u8)
     }
 
     /// On what either depends on.
+    #[inline]
     pub const fn union(self, other: Dependencies) -> Dependencies {
         Dependencies(self.0 | other.0)
     }
 
     /// Whether there is something that both depend on.
+    #[inline]
     pub const fn meets(self, other: Dependencies) -> bool {
         self.0 & other.0 != 0
     }

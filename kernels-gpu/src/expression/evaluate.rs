@@ -14,16 +14,19 @@ pub struct Place {
 
 impl Place {
     /// The value of an index.
+    #[inline]
     pub const fn get(&self, index: Index) -> i32 {
         self.indices[index as usize]
     }
 
     /// Sets the value of an index.
+    #[inline]
     pub fn set(&mut self, index: Index, value: i32) {
         self.indices[index as usize] = value;
     }
 
     /// The same place with another value of an index.
+    #[inline]
     pub const fn with(mut self, index: Index, value: i32) -> Place {
         self.indices[index as usize] = value;
         self

@@ -36,7 +36,7 @@ const LINES: u32 = config::append().block_q;
 /// # Safety
 /// The launch is as [`config::append`] says, with a block for every `LINES` lines and a thread for every sequence; tensors are as
 /// [`AppendParams`] says.
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn append<E: Products>(p: &AppendParams) {
     let (block_idx, thread) = (special::block_idx_x(), special::thread_idx_x());
     // SAFETY: this function's contract.

@@ -23,7 +23,7 @@ const PIECES: usize = (config::COMBINE_COLUMNS / PIECE) as usize;
 ///
 /// # Safety
 /// The launch is as [`config::combine`] says, with a warp for every row of lse; tensors are as [`CombineParams`] says.
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn combine<E: Element>(p: &CombineParams) {
     // SAFETY: the caller's contract; all lanes of a warp take the same way.
     unsafe {

@@ -41,7 +41,7 @@ const fn minus_zeros<E: Products>() -> u32 {
 ///
 /// # Safety
 /// The launch is as [`config::merge`] says, with a block for every `ROWS` rows of lse; tensors are as [`MergeParams`] says.
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn merge<E: Products>(p: &MergeParams) {
     let chunks = p.head_dim / E::PER_CHUNK;
     let first = special::block_idx_x() * ROWS;

@@ -38,7 +38,7 @@ const _: () = assert!(config::tensor_gradient().shared_bytes == config::product(
 /// # Safety
 /// The launch is as [`config::tensor_gradient`] says, with a block for each such part of every matrix of the gradient; tensors are as
 /// [`TensorGradientParams`] says.
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn tensor_gradient<E: Products>(p: &TensorGradientParams) {
     let shape = &p.pass.shape;
     let part = Part::of_block(shape.seqlen_q, shape.seqlen_k);

@@ -76,7 +76,7 @@ pub trait Wgmma {
 /// Which element type `wgmma` multiplies.
 pub trait WgmmaElement {
     /// bfloat16 and not binary16.
-    const BF16: bool;
+    fn is_bf16() -> bool;
 }
 
 /// `wgmma.fence.sync.aligned`: orders the accumulators' and A's last accesses before the products that follow.
@@ -208,7 +208,7 @@ macro_rules! width {
     ($d:ident $indices:tt $form:ident, $columns:literal, $a:ident, $b:ident, $add:ident, $majors:tt) => {
         #[cfg(target_arch = "nvptx64")]
         {
-            if E::BF16 {
+            if E::is_bf16() {
                 $form!($d $indices $add, concat!("m64n", $columns, "k16.f32.bf16.bf16"), $a, $b, $majors);
             } else {
                 $form!($d $indices $add, concat!("m64n", $columns, "k16.f32.f16.f16"), $a, $b, $majors);
@@ -217,7 +217,7 @@ macro_rules! width {
         #[cfg(not(target_arch = "nvptx64"))]
         {
             let (a, major_b) = width!(@operands $form $a $majors);
-            let product = wgmma::Product { a, b: $b, major_b, bf16: E::BF16, add: $add != 0 };
+            let product = wgmma::Product { a, b: $b, major_b, bf16: E::is_bf16(), add: $add != 0 };
             wgmma::multiply("wgmma.mma_async", $d.as_flattened_mut(), product);
         }
     };

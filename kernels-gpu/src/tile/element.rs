@@ -44,11 +44,17 @@ pub struct F16;
 pub struct F32;
 
 impl WgmmaElement for Bf16 {
-    const BF16: bool = true;
+    #[inline(always)]
+    fn is_bf16() -> bool {
+        true
+    }
 }
 
 impl WgmmaElement for F16 {
-    const BF16: bool = false;
+    #[inline(always)]
+    fn is_bf16() -> bool {
+        false
+    }
 }
 
 impl Element for Bf16 {
@@ -96,6 +102,76 @@ impl Element for F16 {
     #[inline(always)]
     fn unpack(pair: u32) -> [f32; 2] {
         convert::unpack_f16x2(pair)
+    }
+}
+
+/// On the CPU, where a kernel takes long to compile: either of the 16-bit types, whichever [`either::choose`] says. So each kernel is
+/// compiled for both at once.
+#[cfg(not(target_arch = "nvptx64"))]
+pub(crate) mod either {
+    use std::cell::Cell;
+
+    use super::{Bf16, Element, F16, WgmmaElement};
+    use crate::variants::Dtype;
+
+    thread_local! {
+        /// What the kernel that runs on this thread of the operating system has elements of.
+        static IS_BF16: Cell<bool> = const { Cell::new(true) };
+    }
+
+    /// Says what the kernel that is about to run on this thread of the operating system has elements of.
+    pub fn choose(dtype: Dtype) {
+        IS_BF16.set(dtype == Dtype::Bf16);
+    }
+
+    /// bfloat16 or IEEE binary16.
+    #[derive(Clone, Copy)]
+    pub struct Either;
+
+    impl WgmmaElement for Either {
+        fn is_bf16() -> bool {
+            IS_BF16.get()
+        }
+    }
+
+    impl Element for Either {
+        unsafe fn mma(acc: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
+            // SAFETY: the caller's contract is that of both.
+            unsafe {
+                match IS_BF16.get() {
+                    true => Bf16::mma(acc, a, b),
+                    false => F16::mma(acc, a, b),
+                }
+            }
+        }
+
+        fn pack(low: f32, high: f32) -> u32 {
+            match IS_BF16.get() {
+                true => Bf16::pack(low, high),
+                false => F16::pack(low, high),
+            }
+        }
+
+        fn unpack(pair: u32) -> [f32; 2] {
+            match IS_BF16.get() {
+                true => Bf16::unpack(pair),
+                false => F16::unpack(pair),
+            }
+        }
+
+        fn pack_probabilities(low: f32, high: f32) -> u32 {
+            match IS_BF16.get() {
+                true => Bf16::pack_probabilities(low, high),
+                false => F16::pack_probabilities(low, high),
+            }
+        }
+
+        fn unpack_probabilities(pair: u32) -> [f32; 2] {
+            match IS_BF16.get() {
+                true => Bf16::unpack_probabilities(pair),
+                false => F16::unpack_probabilities(pair),
+            }
+        }
     }
 }
 

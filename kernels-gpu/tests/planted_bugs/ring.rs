@@ -77,7 +77,9 @@ const CONSUMER_THREADS: u32 = 128;
 struct E;
 
 impl WgmmaElement for E {
-    const BF16: bool = true;
+    fn is_bf16() -> bool {
+        true
+    }
 }
 
 /// What the kernel is given, and what is wrong with it.

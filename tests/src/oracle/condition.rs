@@ -13,8 +13,10 @@
 //! Where scores are edited, dP, Δ and the errors of both are multiplied by the derivative of the new score by the old one; or P is, before it is rounded
 //! once more.
 
+use std::ops::Range;
+
 use super::forward::weights;
-use super::{Inputs, Output, ScoreError, add_scaled, dot};
+use super::{Inputs, Output, ScoreError, add_scaled, dot, sum_over};
 
 /// What the errors of one result's elements scale with, in the result's layout.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -65,6 +67,14 @@ impl Terms {
         let theirs = other.relative.iter().chain(&other.absolute);
         ours.zip(theirs)
             .for_each(|(ours, theirs)| *ours = ours.hypot(*theirs));
+    }
+
+    /// Those of some elements: relative and absolute ones.
+    fn of(&mut self, elements: Range<usize>) -> [&mut [f64]; 2] {
+        [
+            &mut self.relative[elements.clone()],
+            &mut self.absolute[elements],
+        ]
     }
 
     fn zero(n: usize) -> Terms {
@@ -140,10 +150,12 @@ fn add_row(
         let (j, p) = (weight.key, weight.p);
         condition.score = condition.score.max(weight.edited.error);
         let v = &inputs.v[value(j)];
-        for ((sum, v), o) in o_relative.iter_mut().zip(v).zip(o) {
-            *sum += (p * ((v * weight.factor).abs() + o.abs())).powi(2);
+        let sums = o_relative.iter_mut().zip(&mut *o_absolute);
+        for (((relative, absolute), v), o) in sums.zip(v).zip(o) {
+            let value = v * weight.factor;
+            *relative += (p * (value.abs() + o.abs())).powi(2);
+            *absolute += value * value;
         }
-        add_squares(o_absolute, weight.factor, v);
     }
     o_relative
         .iter_mut()
@@ -172,17 +184,11 @@ fn add_row(
         let factor = factor * slope;
         let of_key = (p * factor).hypot(p * terms_of_delta * slope);
         let k = &inputs.k[key(j)];
-        add_squares(&mut relative, p * factor, k);
-        add_squares(&mut absolute, lost, k);
+        add_squares([&mut relative, &mut absolute], [p * factor, lost], k);
         add_scaled(&mut mean_key, p * weight.edited.slope, k);
-        add_squares(&mut condition.d_k.relative[key(j)], of_key, q);
-        add_squares(&mut condition.d_k.absolute[key(j)], lost, q);
-        add_squares(
-            &mut condition.d_v.relative[value(j)],
-            p * weight.factor,
-            d_o,
-        );
-        add_squares(&mut condition.d_v.absolute[value(j)], weight.factor, d_o);
+        add_squares(condition.d_k.of(key(j)), [of_key, lost], q);
+        let of_value = [p * weight.factor, weight.factor];
+        add_squares(condition.d_v.of(value(j)), of_value, d_o);
     }
     for (c, at) in query.enumerate() {
         let shared = terms_of_delta * mean_key[c].abs();
@@ -191,18 +197,18 @@ fn add_row(
     }
 }
 
-/// Adds the squares of a vector's elements times a factor.
-fn add_squares(sums: &mut [f64], factor: f64, of: &[f64]) {
-    for (sum, x) in sums.iter_mut().zip(of) {
-        *sum += (factor * x).powi(2);
+/// Adds the squares of a vector's elements times each of two factors.
+fn add_squares(sums: [&mut [f64]; 2], factors: [f64; 2], of: &[f64]) {
+    let [first, second] = factors.map(|factor| factor * factor);
+    let [firsts, seconds] = sums;
+    for ((x, to_first), to_second) in of.iter().zip(firsts).zip(seconds) {
+        let square = x * x;
+        *to_first += first * square;
+        *to_second += second * square;
     }
 }
 
 /// The size of the terms of a product of vectors.
 fn size_of_terms(a: &[f64], b: &[f64]) -> f64 {
-    a.iter()
-        .zip(b)
-        .map(|(a, b)| (a * b).powi(2))
-        .sum::<f64>()
-        .sqrt()
+    sum_over(a, b, |a, b| (a * b) * (a * b)).sqrt()
 }

@@ -211,7 +211,20 @@ pub fn full(_: usize, _: usize) -> bool {
 
 /// `Σ a·b`.
 fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
+    sum_over(a, b, |a, b| a * b)
+}
+
+/// `Σ f(a, b)` in eight sums, which a processor adds to side by side: one sum would wait for each addition before the next.
+fn sum_over(a: &[f64], b: &[f64], f: impl Fn(f64, f64) -> f64) -> f64 {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
+    let mut sums = [0.0; 8];
+    for (a, b) in a.iter().zip(b) {
+        for (lane, sum) in sums.iter_mut().enumerate() {
+            *sum += f(a[lane], b[lane]);
+        }
+    }
+    let rest = a_rest.iter().zip(b_rest).map(|(a, b)| f(*a, *b));
+    sums.into_iter().chain(rest).sum()
 }
 
 /// `to += factor · from`.

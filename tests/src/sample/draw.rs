@@ -12,7 +12,7 @@ const ONE_IN: f64 = 32.0;
 const STRATA_ONE_IN: u64 = 6;
 
 /// Of those that no set asks for in every sample, whatever its share ([`Member::thinned`]).
-const THINNED_ONE_IN: u64 = 12;
+const THINNED_ONE_IN: u64 = 36;
 
 /// What a set asks of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_set_asks_for_is_in_one_of_twelve_samples() {
+    fn what_no_set_asks_for_is_in_one_of_so_many_samples() {
         let mut sets = sets();
         for (at, member) in sets[0].members.iter_mut().enumerate() {
             member.thinned = vec![format!("part {at:02}")];

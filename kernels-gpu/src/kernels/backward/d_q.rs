@@ -18,7 +18,7 @@ use crate::tile::shared::SharedTile;
 ///
 /// # Safety
 /// The launch is as the row's footprint says; tensors are as [`BackwardParams`] says, of at most `T::HEAD_DIM` columns.
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn d_q<E: Products, T: Tiles>(p: &BackwardParams) {
     let config = const { T::FOOTPRINT };
     let (thread, lane) = (special::thread_idx_x(), special::lane_idx());

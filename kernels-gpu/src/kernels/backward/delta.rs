@@ -24,7 +24,7 @@ const THREADS: u32 = config::DELTA_THREADS;
 ///
 /// # Safety
 /// The launch is as the row's footprint says; tensors are as [`BackwardParams`] says, of at most `T::HEAD_DIM` columns.
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn delta<E: Products, T: Blocks>(p: &BackwardParams) {
     let block_q = const { T::FOOTPRINT.block_q };
     let thread = special::thread_idx_x();

@@ -53,7 +53,7 @@ impl<T: Tiles> Tiles for Alone<T> {
 ///
 /// # Safety
 /// As [`super::sm80::backward`]; `delta` has cleared the accumulator of dQ.
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn backward<E: Products, T: Tiles>(p: &BackwardParams) {
     const { Alone::<T>::CONSISTENT };
     let shared = Layout::new::<E, Alone<T>>();

@@ -52,7 +52,7 @@ const PAIR_THREADS: u32 = 64;
 /// # Safety
 /// The launch is as [`super::Blocks::FOOTPRINT`] says; tensors are as [`BackwardParams`] says, of at most `T::HEAD_DIM` columns; the
 /// `delta` kernel ran before on the stream.
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn backward<E: Products, T: Tiles>(p: &BackwardParams) {
     const { T::CONSISTENT };
     let shared = Layout::new::<E, T>();

@@ -94,7 +94,7 @@ struct Head {
 ///
 /// # Safety
 /// The launch is as [`Blocks::FOOTPRINT`] says; tensors are as [`Flash1ForwardParams`] says, of at most `T::HEAD_DIM` columns.
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn forward<E: Products, T: Blocks>(p: &Flash1ForwardParams) {
     const { T::CONSISTENT };
     const { assert!(T::ROW_BYTES == T::HEAD_DIM * E::BYTES) };

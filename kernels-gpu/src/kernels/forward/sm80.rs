@@ -64,7 +64,7 @@ struct Block {
 ///
 /// # Safety
 /// The launch is as [`Blocks::FOOTPRINT`] says; tensors are as [`ForwardParams`] says, of at most `T::HEAD_DIM` columns.
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn forward<E: Products, T: Blocks>(p: &ForwardParams) {
     const { T::CONSISTENT };
     const { assert!(T::ROW_BYTES == T::HEAD_DIM * E::BYTES) };

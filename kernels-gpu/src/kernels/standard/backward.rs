@@ -19,7 +19,7 @@ use crate::tile::register::Accumulator;
 ///
 /// # Safety
 /// The launch is as the row's footprint says; tensors and workspace are as [`StandardParams`] says.
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn d_weights<E: Element>(p: &StandardParams) {
     let shape = &p.shape;
     let part = Part::of_block(shape.seqlen_q, shape.seqlen_k);
@@ -136,7 +136,7 @@ pub(in crate::kernels) fn of_rows(
 ///
 /// # Safety
 /// As [`d_weights`]; the weights are dS by now.
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn d_q<E: Element>(p: &StandardParams) {
     let shape = &p.shape;
     let part = Part::of_block(shape.seqlen_q, shape.head_dim);
@@ -162,7 +162,7 @@ pub unsafe fn d_q<E: Element>(p: &StandardParams) {
 ///
 /// # Safety
 /// As [`d_weights`]; the weights are P.
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn d_v<E: Element>(p: &StandardParams) {
     let columns = p.shape.head_dim_v;
     let part = Part::of_block(p.shape.seqlen_k, columns);
@@ -190,7 +190,7 @@ pub unsafe fn d_v<E: Element>(p: &StandardParams) {
 ///
 /// # Safety
 /// As [`d_weights`]; the weights are dS by now.
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn d_k<E: Element>(p: &StandardParams) {
     let part = Part::of_block(p.shape.seqlen_k, p.shape.head_dim);
     let head = Head::new(part.head, p.shape.heads_k);

@@ -13,7 +13,7 @@ use crate::tile::element::Element;
 ///
 /// # Safety
 /// The launch is as the row's footprint says; tensors and workspace are as [`StandardParams`] says.
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn scores<E: Element>(p: &StandardParams) {
     let shape = &p.shape;
     let part = Part::of_block(shape.seqlen_q, shape.seqlen_k);
@@ -78,7 +78,7 @@ pub(in crate::kernels) fn scores_of_part(
 ///
 /// # Safety
 /// As [`scores`]; the softmax ran before on the stream.
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn output<E: Element>(p: &StandardParams) {
     let shape = &p.shape;
     let part = Part::of_block(shape.seqlen_q, shape.head_dim_v);

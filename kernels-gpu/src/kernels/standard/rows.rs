@@ -108,7 +108,7 @@ impl Row {
 ///
 /// # Safety
 /// The launch is as the row's footprint says; tensors and workspace are as [`StandardParams`] says.
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn softmax<E: Element>(p: &StandardParams) {
     // SAFETY: this function's contract.
     let Some(row) = (unsafe { Row::of_warp(p) }) else {
@@ -228,7 +228,7 @@ unsafe fn clear_weights(p: &StandardParams, weights: u64, first: u64) {
 ///
 /// # Safety
 /// As [`softmax`].
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn delta<E: Products>(p: &StandardParams) {
     // SAFETY: this function's contract.
     let Some(row) = (unsafe { Row::of_warp(p) }) else {
@@ -279,7 +279,7 @@ pub unsafe fn delta<E: Products>(p: &StandardParams) {
 ///
 /// # Safety
 /// As [`softmax`].
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn d_scores<E: Element>(p: &StandardParams) {
     // SAFETY: this function's contract.
     let Some(row) = (unsafe { Row::of_sequence(p) }) else {

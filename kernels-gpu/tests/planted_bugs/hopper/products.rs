@@ -17,7 +17,9 @@ use crate::SEEDS;
 struct Bf16;
 
 impl WgmmaElement for Bf16 {
-    const BF16: bool = true;
+    fn is_bf16() -> bool {
+        true
+    }
 }
 
 const K_MAJOR: u32 = Major::K as u32;

@@ -187,7 +187,7 @@ const SPARED_CONSUMER_REGISTERS: u32 = 232;
 /// The launch is as [`config::tma_backward`] says, with not more blocks than tiles; tensors are as [`TmaBackwardParams`]
 /// says, of at most `T::HEAD_DIM` columns; `maps` is the address of the first tensor map; the `delta` kernel ran before on
 /// the stream.
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn backward<E: Element, T: Tiles>(p: &TmaBackwardParams, maps: u64) {
     let layout = Layout::new::<T>();
     let thread = special::thread_idx_x();

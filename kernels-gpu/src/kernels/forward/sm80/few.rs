@@ -67,7 +67,7 @@ const MAX_STEPS: usize = 8;
 /// # Safety
 /// The launch is as [`config::forward_few`] says, with a block for every KV head, tile, and share or sequence and split; tensors are as [`ForwardParams`]
 /// says, of at most `T::HEAD_DIM` columns, q and o padded.
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn forward<E: Element, C: Cache, T: Tiles>(p: &ForwardParams) {
     // SAFETY: the caller's contract.
     unsafe {

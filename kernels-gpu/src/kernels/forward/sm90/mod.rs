@@ -217,7 +217,7 @@ const SPARED_CONSUMER_REGISTERS: [u32; 2] = [232, 216];
 /// # Safety
 /// The launch is as [`config::tma_forward`] says, with not more blocks than there may be tiles; tensors are as [`TmaForwardParams`]
 /// says, of at most `T::HEAD_DIM` and `T::VALUE_DIM` columns; `maps` is the address of the first tensor map.
-#[inline(always)]
+#[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn forward<E: Element, T: Tiles>(p: &TmaForwardParams, maps: u64) {
     let layout = Layout::new::<T>();
     let thread = special::thread_idx_x();
