@@ -17,7 +17,13 @@ fn cargo(workspace: &Workspace, folder: &str, arguments: &[&str]) -> Command {
     command
         .current_dir(workspace.root.join(folder))
         .args(arguments);
+    in_one_folder(workspace, &mut command);
     command
+}
+
+/// Has cargo compile what several of them depend on once.
+pub fn in_one_folder(workspace: &Workspace, command: &mut Command) {
+    command.env("CARGO_TARGET_DIR", workspace.target.join("bindings"));
 }
 
 /// Has clippy compile the packages of the workspace in place of rustc, as `cargo clippy` does, and refuse what it finds fault with. So what they

@@ -75,6 +75,7 @@ pub fn build_tested(workspace: &Workspace) -> Result<Option<(PathBuf, PathBuf)>>
     let out = workspace.target.join("python/tests-wheel");
     let mut maturin = maturin(workspace, &python, &out, &["--profile", "dev"])?;
     bindings::under_clippy(&mut maturin);
+    bindings::in_one_folder(workspace, &mut maturin);
     Ok(Some((python, built(&mut maturin, &out)?)))
 }
 
