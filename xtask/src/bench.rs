@@ -32,7 +32,7 @@ pub struct Bench {
 /// What the command says of the devices, a line for each.
 fn machine(workspace: &Workspace) -> Result<Vec<String>> {
     let output = workspace
-        .ferroflash("run")
+        .ferroflash("run", "cli,build-kernels")
         .args(["--", "info"])
         .stderr(Stdio::inherit())
         .output()?;
@@ -85,7 +85,7 @@ fn measure(workspace: &Workspace, options: &Bench) -> Result<String> {
         .read()
         .unwrap_or_default();
     let machine = machine(workspace)?;
-    let mut command = workspace.ferroflash("run");
+    let mut command = workspace.ferroflash("run", "cli,build-kernels");
     command
         .args(["--", "bench", "--json"])
         .args(&options.arguments)

@@ -3,20 +3,17 @@
 use anyhow::Result;
 
 use crate::programs;
-use crate::ptx::{self, BuildPtx};
 use crate::workspace::Workspace;
 
 /// Activations of a small transformer on real text: two query heads per key head, causal.
 const INPUT: &str = "tests/data/causal_gqa_d64.safetensors";
 
-/// Builds the PTX and the command, and runs it.
+/// Builds the command with the kernels that the repository brings, as users get them, and runs it. Compiling these takes minutes: `cargo xtask build-ptx`.
 pub fn demo(workspace: &Workspace) -> Result<()> {
-    eprintln!("1/3 the kernels, from Rust to PTX");
-    ptx::build_ptx(workspace, &BuildPtx::plain())?;
-    eprintln!("2/3 the command `ferroflash`, in release");
-    programs::run(&mut workspace.ferroflash("build"))?;
-    eprintln!("3/3 ferroflash run {INPUT} --pass both");
-    let mut run = workspace.ferroflash("run");
+    eprintln!("1/2 the command `ferroflash`, in release");
+    programs::run(&mut workspace.ferroflash("build", "cli"))?;
+    eprintln!("2/2 ferroflash run {INPUT} --pass both");
+    let mut run = workspace.ferroflash("run", "cli");
     run.args(["--quiet", "--", "run", INPUT, "--pass", "both"]);
     programs::run(&mut run)
 }

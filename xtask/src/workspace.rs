@@ -42,15 +42,15 @@ impl Workspace {
         std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
     }
 
-    /// cargo's `verb` (`build` or `run`) on the command `ferroflash`, in release.
-    pub fn ferroflash(&self, verb: &str) -> Command {
+    /// cargo's `verb` (`build` or `run`) on the command `ferroflash` with these features, in release.
+    pub fn ferroflash(&self, verb: &str, features: &str) -> Command {
         let mut command = Command::new(self.cargo());
         command.current_dir(&self.root).args([verb, "--release"]);
         command.args([
             "--package",
             "ferroflash",
             "--features",
-            "cli,build-kernels",
+            features,
             "--bin",
             "ferroflash",
         ]);
