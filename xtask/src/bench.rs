@@ -29,10 +29,13 @@ pub struct Bench {
     arguments: Vec<String>,
 }
 
+/// The command with kernels as they are in the sources.
+const FEATURES: &str = "cli,build-kernels";
+
 /// What the command says of the devices, a line for each.
 fn machine(workspace: &Workspace) -> Result<Vec<String>> {
     let output = workspace
-        .ferroflash("run", "cli,build-kernels")
+        .ferroflash("run", FEATURES)
         .args(["--", "info"])
         .stderr(Stdio::inherit())
         .output()?;
@@ -85,7 +88,7 @@ fn measure(workspace: &Workspace, options: &Bench) -> Result<String> {
         .read()
         .unwrap_or_default();
     let machine = machine(workspace)?;
-    let mut command = workspace.ferroflash("run", "cli,build-kernels");
+    let mut command = workspace.ferroflash("run", FEATURES);
     command
         .args(["--", "bench", "--json"])
         .args(&options.arguments)

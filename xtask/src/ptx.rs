@@ -55,7 +55,7 @@ pub struct BuildPtx {
 const CI_ONE_IN: NonZero<usize> = NonZero::new(5).expect("5 is not 0");
 
 impl BuildPtx {
-    /// What `demo` and `test` do: every architecture of the list, no assembling.
+    /// What `prebuild` and `bundle` do: every architecture of the list, no assembling.
     pub fn plain() -> Self {
         Self {
             arch: Vec::new(),
