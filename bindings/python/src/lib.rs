@@ -45,7 +45,9 @@ mod _native {
     #[pymodule_export]
     use crate::problem::Problem;
     #[pymodule_export]
-    use crate::raw::{Append, Backward, Door, Forward, Planned, Rotate, forward_of_graph};
+    use crate::raw::{
+        Append, Backward, Door, Forward, Kernels, Planned, Rotate, forward_of_graph, refuse,
+    };
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -214,16 +214,16 @@ def others():
 def test_a_traced_program_calls_attention(no_warnings):
     traced = torch.jit.trace(Block(), tuple(inputs()))
     assert torch.equal(traced(*others()), Block()(*others()))
-    assert "ferroflash::forward" in str(traced.graph)
+    assert "ferroflash::plain" in str(traced.graph)
 
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_an_exported_program_calls_attention(strict):
     program = torch.export.export(Block(), tuple(inputs()), strict=strict)
     assert torch.equal(program.module()(*others()), Block()(*others()))
-    assert [node.target for node in program.graph.nodes if "ferroflash" in str(node.target)] == [torch.ops.ferroflash.forward.default]
+    assert [node.target for node in program.graph.nodes if "ferroflash" in str(node.target)] == [torch.ops.ferroflash.plain.default]
 
 
 def test_onnx_says_which_operator_it_lacks(no_warnings, capfd):
-    with pytest.raises(Exception, match="ferroflash::forward"):
+    with pytest.raises(Exception, match="ferroflash::plain"):
         torch.onnx.export(Block(), tuple(inputs()), io.BytesIO(), dynamo=False)

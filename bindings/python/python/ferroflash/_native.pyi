@@ -294,6 +294,14 @@ class Planned:
 def forward_of_graph(ctx: Any, q: Any, k: Any, v: Any, planned: Planned, both: bool, *lengths: Any) -> Any:
     """The forward pass of a node of autograd's graph: o, or with `both` o and lse."""
 
+class Kernels:
+    """Native kernels that were put behind operators; they stay there until they are removed."""
+
+    def remove(self) -> None: ...
+
+def refuse(text: str) -> None:
+    """A call that a native kernel has handed on to Python is refused with this text."""
+
 class Door:
     """The door of PyTorch's eager calls. `plan` is called with q, k, v, lengths and numbers when these are first seen; `apply` is that of an
     `autograd.Function` whose `forward` is `forward_of_graph`. `exchange` is DLPack's exchange table, `library` the path of PyTorch's library."""
@@ -301,6 +309,12 @@ class Door:
     def __new__(
         cls, plan: Callable[..., tuple[Any, ...]], apply: Callable[..., Any], *, exchange: Any = None, library: Path | None = None
     ) -> Self: ...
+    def put_kernels(self, namespace: str, key: str, operators: Sequence[tuple[str, str]]) -> Kernels | None:
+        """Native kernels behind operators of a namespace, for tensors of a dispatch key: each operator's name, and which kernel it gets, "forward" or
+        "backward". None where PyTorch has not what that needs, and where another door's kernels are there."""
+    @property
+    def n_served(self) -> list[int]:
+        """How many calls native kernels have served by this door: of "forward", and of "backward"."""
     def flash(
         self,
         q: Any,

@@ -1,21 +1,33 @@
-"""Attention on PyTorch's tensors: the operators `ferroflash::forward` and `ferroflash::backward`, and `attention`, which calls them.
+"""Attention on PyTorch's tensors: its operators, and `attention`, which calls them.
 
 The operators take q, k and v `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]`. They are registered with their fake
 kernels and gradients, so `torch.compile`, `torch.export` and modes know them; plain calls go past them, since PyTorch's dispatch takes longer than
 a call: through the door of `_door`, or, with expressions, sinks and dropout, by `_call`. Work is enqueued on the current stream, in memory of PyTorch's allocator; nobody waits.
+
+| operator | what | its kernel |
+|---|---|---|
+| `plain` | a call of q, k, v and numbers alone, with its gradients: what `attention` calls, and what exported programs have | native |
+| `plain_forward`, `plain_backward` | its passes, without gradients: what modes see, and what compiled graphs have | native |
+| `forward`, `backward` | calls with lengths, expressions, sinks or dropout, too | Python |
+| `plain_by_python`, `plain_backward_by_python` | what native kernels hand on | Python |
+
+The kernels of `plain_forward` and `plain_backward` for autograd are PyTorch's own: one of Python takes longer than a pass, at every call of a compiled
+graph. Native kernels are there from torch 2.10 on; before, functions of Python stand in their place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import _call, _door, _float64, _native, _transforms
-from ._call import Beside, Lengths, Numbers, Plan, Wanted, lse_shape
-from ._checks import DTYPES, N_LENGTHS, Form, check, default_scale, in_forward_mode, number, refuse_tangents, whole
+from ._call import Beside, Lengths, Numbers, Plan, Wanted, lse_shape, split_kv
+from ._checks import DTYPES, N_LENGTHS, Form, check, check_window, default_scale, in_forward_mode, number, refuse_tangents, whole
 from ._spelling import read, spelled
 from .expression import Given, Mask, Score, check_gradient, given_by, tensors_of
 
@@ -58,6 +70,14 @@ _LIBRARY.define(
     "bool d_sinks, bool[] d_score_tensors) -> Tensor[]",
     tags=_TAGS,
 )
+_PLAINLY = "float softmax_scale, SymInt? left, SymInt? right, int num_splits"
+for _name in ("plain", "plain_forward", "plain_by_python"):
+    _LIBRARY.define(f"{_name}(Tensor q, Tensor k, Tensor v, {_PLAINLY}) -> (Tensor, Tensor)", tags=_TAGS)
+for _name in ("plain_backward", "plain_backward_by_python"):
+    _LIBRARY.define(
+        f"{_name}(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {_PLAINLY}) -> (Tensor, Tensor, Tensor)",
+        tags=_TAGS,
+    )
 
 # Seeds and offsets that are drawn are below this.
 _END_OF_SEEDS = 2**63 - 1
@@ -150,9 +170,14 @@ def attention(
     if not plain:
         longest_q, longest_k, scale, *others = numbers
         scale = default_scale(q.shape) if scale is None else scale
-        arguments = q, k, v, *lengths, longest_q, longest_k, scale, *others, *spelled(beside)
         if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
-            return torch.ops.ferroflash.forward.default(*arguments)
+            # In forward mode, the operator whose kernel for autograd asks each tensor for its direction at every call of a graph.
+            if beside is None and _is_plain(lengths, (longest_q, longest_k)) and not in_forward_mode():
+                check_window(left, right)
+                split_kv(num_splits, 1)
+                return _called(torch.ops.ferroflash.plain.default, q, k, v, scale, *others)
+            return torch.ops.ferroflash.forward.default(q, k, v, *lengths, longest_q, longest_k, scale, *others, *spelled(beside))
+        arguments = q, k, v, *lengths, longest_q, longest_k, scale, *others, *spelled(beside)
         _wanted(beside)
         return _transforms.attention(*arguments)
     rows = _given(lengths)
@@ -227,6 +252,38 @@ def _cast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     dtype = torch.get_autocast_dtype(q.device.type)
     # As PyTorch's own operators, which leave float64 as it is.
     return tuple(x.to(dtype) if x.is_floating_point() and x.dtype is not torch.float64 else x for x in (q, k, v))
+
+
+def _is_plain(lengths: Sequence[Tensor | None], longest: Sequence[int | None]) -> bool:
+    """Whether a call says nothing of where sequences lie: the operator `plain` takes it then, if nothing stands beside it."""
+    return all(given is None for given in (*lengths, *longest))
+
+
+class _Refusals(threading.local):
+    """Of each thread, whether Python has called an operator, and what a kernel of Python has refused that call with, which a native one handed on to it."""
+
+    asked = False
+    error: Exception | None = None
+
+
+_REFUSALS = _Refusals()
+
+
+def _called(operator: Callable, *arguments: Any) -> Any:
+    """What an operator gives. An error of a native kernel is the exception that Python has refused the call with, not the RuntimeError that PyTorch
+    makes of its text."""
+    if torch.compiler.is_compiling():
+        return operator(*arguments)
+    asked, _REFUSALS.asked = _REFUSALS.asked, True
+    try:
+        return operator(*arguments)
+    except RuntimeError:
+        refusal = _REFUSALS.error
+        if refusal is None:
+            raise
+    finally:
+        _REFUSALS.asked, _REFUSALS.error = asked, None
+    raise refusal
 
 
 def _given(lengths: tuple[Tensor | None, ...]) -> Lengths:
@@ -336,6 +393,8 @@ def _backward_of(
     """Those of q, k and v, with q, k, v, o and lse saved; then what is wanted beside them."""
     # Where a graph of this pass is wanted, the operator says that it has no derivative.
     if d_o is None or torch.is_grad_enabled() or not _are_plain(d_o, d_o if d_lse is None else d_lse, *saved):
+        if beside is None and not lengths:
+            return _plain_gradients(d_o, d_lse, saved, planned.numbers[2:])
         options = *(lengths or (None,) * N_LENGTHS), *planned.numbers, *spelled(beside)
         return _gradients(d_o, d_lse, saved, options, wanted)
     return _call.backward(planned, d_o, d_lse, saved, lengths or None, beside, wanted)
@@ -363,6 +422,19 @@ def _gradients(
     if d_o is None:
         d_o = torch.zeros_like(saved[3])
     return torch.ops.ferroflash.backward.default(d_o, d_lse, *saved, *options, wanted.sinks, list(wanted.tensors))
+
+
+def _plain_gradients(d_o: Tensor | None, d_lse: Tensor | None, saved: tuple[Tensor, ...], numbers: tuple) -> Sequence[Tensor | None]:
+    """Those of q, k and v by an operator, from q, k, v, o and lse, of a call of q, k, v and numbers alone."""
+    if torch.is_grad_enabled():
+        # The operator that says that it has no derivative.
+        options = *(None,) * N_LENGTHS, None, None, *numbers, *spelled(None)
+        return _gradients(d_o, d_lse, saved, options, _call.NOTHING)
+    if d_o is None and d_lse is None:
+        return None, None, None
+    if d_o is None:
+        d_o = torch.zeros_like(saved[3])
+    return _called(torch.ops.ferroflash.plain_backward.default, d_o, d_lse, *saved, *numbers)
 
 
 def _options(options: Sequence[Any]) -> tuple[Lengths, tuple, Beside | None]:
@@ -438,3 +510,103 @@ torch.library.register_autograd("ferroflash::forward", _differentiate, setup_con
 torch.library.register_autograd("ferroflash::backward", _transforms.refuse_second_derivative, lib=_LIBRARY)
 torch.library.register_vmap("ferroflash::forward", _transforms.vmap, lib=_LIBRARY)
 torch.library.register_vmap("ferroflash::backward", _refuse_vmap, lib=_LIBRARY)
+
+
+# ---- calls of q, k, v and numbers alone ----
+
+
+def _plain(q, k, v, *numbers):
+    numbers = None, None, *numbers
+    result = DOOR.behind_operator(q, k, v, None, numbers)
+    if result is not None:
+        return result
+    return _call.forward(_call.plan(q, k, v, None, numbers), q, k, v, None)
+
+
+def _plain_backward(d_o, d_lse, q, k, v, o, lse, *numbers):
+    saved, numbers = (q, k, v, o, lse), (None, None, *numbers)
+    gradients = DOOR.behind_operator_backward(saved, d_o, d_lse, None, numbers)
+    if gradients is not None:
+        return tuple(gradients)
+    return tuple(_call.backward(_call.plan(q, k, v, None, numbers), d_o, d_lse, saved, None))
+
+
+def _handed_on(kernel: Callable[..., tuple[Tensor, ...]], n_results: int) -> Callable[..., tuple[Tensor, ...]]:
+    """A kernel for what native ones hand on: to these, an exception is a text."""
+
+    @functools.wraps(kernel)
+    def call(first: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+        try:
+            return kernel(first, *arguments)
+        except Exception as error:
+            # What a graph calls asks for no exception, which would keep the call's tensors.
+            _REFUSALS.error = error if _REFUSALS.asked else None
+            _native.refuse(str(error) or type(error).__name__)
+            return tuple(first.new_empty(0) for _ in range(n_results))
+
+    return call
+
+
+def _implement(key: str) -> _native.Kernels | None:
+    """Puts kernels behind the operators, for a dispatch key: native ones, where PyTorch takes them."""
+    _LIBRARY.impl("plain_by_python", _handed_on(_plain, 2), key)
+    _LIBRARY.impl("plain_backward_by_python", _handed_on(_plain_backward, 3), key)
+    kernels = DOOR.put_kernels("ferroflash", key, [("plain", "forward"), ("plain_forward", "forward"), ("plain_backward", "backward")])
+    if kernels is None:
+        _LIBRARY.impl("plain", _plain, key)
+        _LIBRARY.impl("plain_forward", _plain, key)
+        _LIBRARY.impl("plain_backward", _plain_backward, key)
+    return kernels
+
+
+# The dispatch keys whose kernels are native.
+NATIVE = {key: kernels for key in ("CPU", "CUDA") if (kernels := _implement(key)) is not None}
+
+
+class _PlainOperator(torch.autograd.Function):
+    """The operator `ferroflash::plain` as a node of autograd's graph: its passes are operators without gradients."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, *numbers):
+        o, lse = torch.ops.ferroflash.plain_forward.default(q, k, v, *numbers)
+        ctx.numbers = numbers
+        _keep(ctx, q, k, v, o, lse)
+        return o, lse
+
+    @staticmethod
+    def backward(ctx, d_o, d_lse):
+        return *_plain_gradients(d_o, d_lse, ctx.saved_tensors, ctx.numbers), *(None,) * len(ctx.numbers)
+
+
+def _plain_of_autograd(_keyset, q, k, v, *numbers):
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        return _PlainOperator.apply(q, k, v, *numbers)
+    return torch.ops.ferroflash.plain_forward.default(q, k, v, *numbers)
+
+
+@torch.library.register_fake("ferroflash::plain", lib=_LIBRARY)
+@torch.library.register_fake("ferroflash::plain_forward", lib=_LIBRARY)
+def _fake_plain(q, k, v, *numbers):
+    check(Form.of(q), Form.of(k), Form.of(v))
+    return q.new_empty(q.shape), q.new_empty(lse_shape(q.shape), dtype=torch.float32)
+
+
+@torch.library.register_fake("ferroflash::plain_backward", lib=_LIBRARY)
+def _fake_plain_backward(d_o, d_lse, q, k, v, o, lse, *numbers):
+    return tuple(x.new_empty(x.shape) for x in (q, k, v))
+
+
+def _vmap_plain(info, in_dims, q, k, v, *numbers):
+    """One call, of n times the batch."""
+    n, folded = info.batch_size, []
+    for x, dim in zip((q, k, v), in_dims):
+        x = x.expand(n, *x.shape) if dim is None else x.movedim(dim, 0)
+        folded.append(x.flatten(0, 1))
+    o, lse = torch.ops.ferroflash.plain.default(*folded, *numbers)
+    return (o.unflatten(0, (n, -1)), lse.unflatten(0, (n, -1))), (0, 0)
+
+
+_LIBRARY.impl("plain", _plain_of_autograd, "Autograd", with_keyset=True)
+for _name in ("plain", "plain_forward"):
+    torch.library.register_vmap(f"ferroflash::{_name}", _vmap_plain, lib=_LIBRARY)
+torch.library.register_vmap("ferroflash::plain_backward", _refuse_vmap, lib=_LIBRARY)

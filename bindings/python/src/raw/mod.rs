@@ -22,6 +22,6 @@ mod shape;
 
 pub(crate) use append::Append;
 pub(crate) use call::{Backward, Forward};
-pub(crate) use door::{Door, Planned, forward_of_graph};
+pub(crate) use door::{Door, Kernels, Planned, forward_of_graph, refuse};
 pub(crate) use rotate::Rotate;
 pub(crate) use score::Taken;

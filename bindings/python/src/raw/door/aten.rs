@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::path::Path;
 use std::ptr::null_mut;
 
+use dlpark::ffi::{DLDataTypeCode, DLDeviceType};
 use libloading::{Library, Symbol};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -13,7 +14,7 @@ use crate::error::to_py;
 
 /// The library at this path, if the process has loaded it already.
 #[cfg(target_os = "linux")]
-fn loaded(path: &Path) -> Option<Library> {
+pub(super) fn loaded(path: &Path) -> Option<Library> {
     use libloading::os::unix;
     /// Finds a library, and loads none.
     const RTLD_NOLOAD: i32 = 0x4;
@@ -24,7 +25,7 @@ fn loaded(path: &Path) -> Option<Library> {
 
 /// As on Linux; other systems have no number for it in common.
 #[cfg(not(target_os = "linux"))]
-fn loaded(_path: &Path) -> Option<Library> {
+pub(super) fn loaded(_path: &Path) -> Option<Library> {
     None
 }
 
@@ -85,19 +86,19 @@ impl<'a> Wanted<'a> {
 pub(super) struct Aten {
     empty_strided:
         unsafe extern "C" fn(i64, *const i64, *const i64, i32, i32, i32, *mut *mut c_void) -> i32,
-    address: unsafe extern "C" fn(*mut c_void, *mut *mut c_void) -> i32,
-    delete: unsafe extern "C" fn(*mut c_void) -> i32,
+    pub(super) address: unsafe extern "C" fn(*mut c_void, *mut *mut c_void) -> i32,
+    pub(super) delete: unsafe extern "C" fn(*mut c_void) -> i32,
     /// From torch 2.14 on.
     to_python: Option<unsafe extern "C" fn(*mut c_void, *mut c_void, *mut *mut c_void) -> i32>,
     /// PyTorch's numbers of the kinds, in their order.
-    kinds: [i32; 4],
-    cpu: i32,
-    cuda: i32,
-    _library: Library,
+    pub(super) kinds: [i32; 4],
+    pub(super) cpu: i32,
+    pub(super) cuda: i32,
+    pub(super) library: Library,
 }
 
 /// A tensor that no object of Python has.
-struct Handle<'a> {
+pub(super) struct Handle<'a> {
     aten: &'a Aten,
     tensor: *mut c_void,
     address: u64,
@@ -114,9 +115,9 @@ impl Drop for Handle<'_> {
 }
 
 /// Why nothing has run.
-enum Unfinished<E> {
+pub(super) enum Unfinished {
     NoMemory,
-    Error(E),
+    Error(ferroflash::Error),
 }
 
 impl Aten {
@@ -146,8 +147,29 @@ impl Aten {
                 kinds,
                 cpu: number(b"aoti_torch_device_type_cpu\0")?,
                 cuda: number(b"aoti_torch_device_type_cuda\0")?,
-                _library: library,
+                library,
             })
+        }
+    }
+
+    /// A type of elements as DLPack has it; `None` of those that q, k and v do not have.
+    pub(super) fn kind(&self, dtype: i32) -> Option<(u8, u8)> {
+        let [bf16, f16, f32, _u8] = self.kinds;
+        let (bfloat, float) = (DLDataTypeCode::BFLOAT.0, DLDataTypeCode::FLOAT.0);
+        match dtype {
+            _ if dtype == bf16 => Some((bfloat, 16)),
+            _ if dtype == f16 => Some((float, 16)),
+            _ if dtype == f32 => Some((float, 32)),
+            _ => None,
+        }
+    }
+
+    /// A device as DLPack has it; `None` of those that are neither the host nor a CUDA device.
+    pub(super) fn of_dlpack(&self, device: i32, index: i32) -> Option<(u32, i32)> {
+        match device {
+            _ if device == self.cpu => Some((DLDeviceType::CPU.0, 0)),
+            _ if device == self.cuda => Some((DLDeviceType::CUDA.0, index)),
+            _ => None,
         }
     }
 
@@ -193,6 +215,13 @@ impl Aten {
 }
 
 impl Handle<'_> {
+    /// PyTorch's handle, which is the caller's from now on.
+    pub(super) fn into_raw(self) -> *mut c_void {
+        let tensor = self.tensor;
+        std::mem::forget(self);
+        tensor
+    }
+
     /// An object of Python that has the tensor.
     fn into_python(
         self,
@@ -213,7 +242,7 @@ impl Handle<'_> {
 
 /// How memory is made.
 pub(super) struct Memory {
-    aten: Option<Aten>,
+    pub(super) aten: Option<Aten>,
     new_empty: Py<PyAny>,
     empty_like: Py<PyAny>,
     data_ptr: Py<PyAny>,
@@ -248,8 +277,7 @@ impl Memory {
         })
     }
 
-    /// Runs a pass on new memory of these kinds, in a workspace of so many bytes, and gives those tensors that are to be kept. Nobody else of Python
-    /// waits meanwhile. The workspace is freed when the pass has been enqueued, and used again by PyTorch behind it, in the order of the stream.
+    /// As [`super::room::Room::run`] says, beside these objects.
     pub(super) fn run<const N: usize>(
         &self,
         like: [&Bound<'_, PyAny>; N],
@@ -331,13 +359,13 @@ fn addresses<const N: usize>(made: &[Option<(Py<PyAny>, u64)>; N]) -> [u64; N] {
 
 impl Aten {
     /// Runs a pass on tensors of which those are made that are not there, at 0; gives these.
-    fn run<const N: usize>(
+    pub(super) fn run<const N: usize>(
         &self,
         mut there: [u64; N],
         wanted: &[Wanted<'_>; N],
         (ordinal, n_bytes): (Option<i32>, u64),
         pass: &impl Fn([u64; N], (u64, u64)) -> Result<(), ferroflash::Error>,
-    ) -> Result<[Option<Handle<'_>>; N], Unfinished<ferroflash::Error>> {
+    ) -> Result<[Option<Handle<'_>>; N], Unfinished> {
         let new = |wanted: &Wanted<'_>| self.empty(wanted, ordinal).ok_or(Unfinished::NoMemory);
         let mut handles = [const { None }; N];
         for (at, wanted) in wanted.iter().enumerate() {

@@ -7,18 +7,25 @@
 //! | `words` | a call without its memory: what plans are found by |
 //! | `read` | arguments of Python as numbers, where they are plain |
 //! | `planned` | a call that is planned; both its passes |
+//! | `room` | the stream and the memory of a pass |
 //! | `aten` | memory for results |
+//! | `boxed` | kernels of operators in native code |
 //!
 //! A call is plain where nobody but its caller has to see it, its tensors are tensors of PyTorch and nothing more, and its numbers are numbers. Whatever
 //! is not makes the door answer `None`, and Python goes on by the operators. So does whatever is not known: the door refuses nothing itself. What
 //! a call must keep to is checked in Python when a combination of shapes is first seen, and its plan is kept here.
 //!
+//! Operators whose calls are plain have native kernels (`boxed`), where PyTorch takes such: they find plans among those of the door, and hand on to
+//! Python what they find none for.
+//!
 //! `unsafe` rests on this: a pass runs on addresses that were read from tensors in the same function, which holds them meanwhile; their types,
 //! shapes, strides and devices, compared word by word, are those that the plan was made for; and the alignment of the addresses is looked at.
 
 mod aten;
+mod boxed;
 mod planned;
 mod read;
+mod room;
 mod torch;
 mod view;
 mod words;
@@ -33,10 +40,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use aten::Memory;
+pub(crate) use boxed::{Kernels, refuse};
 use planned::OfOutputs;
 pub(crate) use planned::Planned;
 pub(crate) use planned::forward_of_graph;
 use read::{is_zero, real, sides, truth, whole};
+use room::Objects;
 use torch::Torch;
 use view::{View, Viewer};
 use words::{Numbers, Words};
@@ -54,15 +63,42 @@ struct Means {
     memory: Memory,
 }
 
+/// Plans by the words of their calls. Who uses one counts it outside of Python, since objects of Python are counted under its lock alone.
+type Plans = LruCache<Box<[i64]>, Arc<Py<Planned>>>;
+
+/// What a door has that kernels of operators use, too.
+struct Shared {
+    means: Arc<Means>,
+    plans: Mutex<Plans>,
+    /// PyTorch's library.
+    path: Option<PathBuf>,
+}
+
+impl Shared {
+    /// The plan of a call that was made before.
+    fn kept(&self, words: &[i64]) -> Option<Arc<Py<Planned>>> {
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        plans.get(words).map(Arc::clone)
+    }
+
+    /// Keeps the plan of a call.
+    fn keep(&self, words: &[i64], planned: &Arc<Py<Planned>>) {
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        // What falls out is let go when the lock is.
+        let fallen = plans.push(words.into(), Arc::clone(planned));
+        drop(plans);
+        drop(fallen);
+    }
+}
+
 /// The door of eager calls.
 #[pyclass(frozen, module = "ferroflash._native")]
 pub(crate) struct Door {
-    means: Arc<Means>,
+    shared: Arc<Shared>,
     /// Of Python: plans a call of q, k, v, lengths and numbers, or refuses it.
     plan: Py<PyAny>,
     /// Runs a pass as a node of autograd's graph.
     apply: Py<PyAny>,
-    plans: Mutex<LruCache<Box<[i64]>, Py<Planned>>>,
 }
 
 #[pymethods]
@@ -86,12 +122,33 @@ impl Door {
             viewer: Viewer::of(exchange.as_ref(), to_dlpack),
             memory: Memory::of(&torch, library.as_deref())?,
         };
-        Ok(Door {
+        let shared = Shared {
             means: Arc::new(means),
+            plans: Mutex::new(LruCache::new(N_PLANS)),
+            path: library,
+        };
+        Ok(Door {
+            shared: Arc::new(shared),
             plan,
             apply,
-            plans: Mutex::new(LruCache::new(N_PLANS)),
         })
+    }
+
+    /// Puts native kernels behind operators of a namespace, for tensors of a dispatch key: each operator's name, and which kernel it gets, "forward" or
+    /// "backward". None where PyTorch has not what that needs, and where another door's kernels are there: one door of a process serves operators.
+    fn put_kernels(
+        &self,
+        namespace: &str,
+        key: &str,
+        operators: Vec<(String, String)>,
+    ) -> Option<Kernels> {
+        boxed::put(&self.shared, (namespace, key), &operators)
+    }
+
+    /// How many calls native kernels have served by this door: of "forward", and of "backward".
+    #[getter]
+    fn n_served(&self) -> Vec<u64> {
+        boxed::n_served(&self.shared).to_vec()
     }
 
     /// Attention as flash-attn's functions have it: o, or with `both` o and lse; `None` where the call is not plain, as it is where dropout_p and softcap
@@ -219,7 +276,7 @@ impl Door {
         numbers: &Numbers,
         both: bool,
     ) -> PyResult<Option<Py<PyAny>>> {
-        let means = &self.means;
+        let means = &self.shared.means;
         if !means.torch.is_plain(&qkv)? {
             return Ok(None);
         }
@@ -237,10 +294,14 @@ impl Door {
             return Ok(None);
         }
         if means.torch.is_grad_enabled(py)? && means.torch.asks_for_gradients(&qkv)? {
-            return self.in_graph(py, qkv, lengths, planned, both).map(Some);
+            return self.in_graph(py, qkv, lengths, &planned, both).map(Some);
         }
         let n_kept = if both { 2 } else { 1 };
-        match of_call.forward(qkv, &call, Order::RowsFirst, n_kept)? {
+        let room = Objects {
+            means,
+            like: [qkv[0]; 2],
+        };
+        match of_call.forward(&room, &call, Order::RowsFirst, n_kept)? {
             (o, Some(lse)) => Ok(Some((o, lse).into_pyobject(py)?.into_any().unbind())),
             (o, None) => Ok(Some(o)),
         }
@@ -252,7 +313,7 @@ impl Door {
         py: Python<'_>,
         [q, k, v]: [&Bound<'_, PyAny>; 3],
         lengths: Option<&Bound<'_, PyTuple>>,
-        planned: Py<Planned>,
+        planned: &Py<Planned>,
         both: bool,
     ) -> PyResult<Py<PyAny>> {
         let lengths = lengths.map(|lengths| lengths.clone().into_any());
@@ -268,12 +329,6 @@ impl Door {
         result.map(Bound::unbind)
     }
 
-    /// The plan of a call that was made before.
-    fn kept(&self, py: Python<'_>, words: &[i64]) -> Option<Py<Planned>> {
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        plans.get(words).map(|planned| planned.clone_ref(py))
-    }
-
     /// The plan of a call; or says why it is refused.
     fn plan_of(
         &self,
@@ -281,12 +336,12 @@ impl Door {
         call: &Call,
         given: Given<'_, '_>,
         numbers: &Numbers,
-    ) -> PyResult<Py<Planned>> {
+    ) -> PyResult<Arc<Py<Planned>>> {
         let [q, ..] = &call.views;
-        let exact = q.ordinal().is_some() && q.is_f32() && self.means.torch.is_exact(py)?;
-        let mut words = call.words;
-        numbers.spell(exact, &mut words);
-        match self.kept(py, words.as_slice()) {
+        let torch = &self.shared.means.torch;
+        let exact = q.ordinal().is_some() && q.is_f32() && torch.is_exact(py)?;
+        let words = call.spelled(numbers, exact);
+        match self.shared.kept(words.as_slice()) {
             Some(planned) => Ok(planned),
             None => self.planned(py, call, given, numbers, words.as_slice()),
         }
@@ -300,7 +355,7 @@ impl Door {
         ([q, k, v], lengths, order): Given<'_, '_>,
         numbers: &Numbers,
         words: &[i64],
-    ) -> PyResult<Py<Planned>> {
+    ) -> PyResult<Arc<Py<Planned>>> {
         let numbers = (
             numbers.max_seqlen_q,
             numbers.max_seqlen_k,
@@ -316,13 +371,10 @@ impl Door {
         );
         let (q, k, v) = tensors;
         let found = self.plan.bind(py).call1((q, k, v, lengths, numbers))?;
-        let planned = Planned::new(&self.means, call.words.as_slice(), found.extract()?);
-        let planned = Py::new(py, planned)?;
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        // What falls out is let go when the lock is.
-        let fallen = plans.push(words.into(), planned.clone_ref(py));
-        drop(plans);
-        drop(fallen);
+        let means = &self.shared.means;
+        let planned = Planned::new(means, call.words.as_slice(), found.extract()?);
+        let planned = Arc::new(Py::new(py, planned)?);
+        self.shared.keep(words, &planned);
         Ok(planned)
     }
 
@@ -332,12 +384,12 @@ impl Door {
         &self,
         given: Given<'_, '_>,
         numbers: Option<Numbers>,
-    ) -> PyResult<Option<(Call, Py<Planned>)>> {
+    ) -> PyResult<Option<(Call, Arc<Py<Planned>>)>> {
         let (qkv, lengths, order) = given;
         let Some(numbers) = numbers else {
             return Ok(None);
         };
-        let Some(call) = Call::of(&self.means, qkv, lengths, order) else {
+        let Some(call) = Call::of(&self.shared.means, qkv, lengths, order) else {
             return Ok(None);
         };
         let planned = self.plan_of(qkv[0].py(), &call, given, &numbers)?;
@@ -355,12 +407,14 @@ impl Door {
             return Ok(None);
         };
         let (qkv, _, order) = given;
-        // With heads first o is in the order of q's memory, where there is one.
-        let is_contiguous = matches!(order, Order::RowsFirst);
-        if !is_contiguous && call.views[0].strides_in_order().is_none() {
+        if !call.orders_o(order) {
             return Ok(None);
         }
-        let (o, lse) = planned.get().forward(qkv, &call, order, 2)?;
+        let room = Objects {
+            means: &self.shared.means,
+            like: [qkv[0]; 2],
+        };
+        let (o, lse) = planned.get().forward(&room, &call, order, 2)?;
         Ok(lse.map(|lse| (o, lse)))
     }
 
@@ -375,7 +429,7 @@ impl Door {
             return Ok(None);
         };
         let (qkv, _, order) = given;
-        planned.get().differentiate(qkv, &call, outputs, order)
+        planned.get().gradients(qkv, &call, outputs, order)
     }
 }
 
@@ -418,6 +472,14 @@ enum Order {
 }
 
 impl Order {
+    /// What was looked at of a tensor in this order, as plans have it; `None` of other dimensions.
+    fn of_plans(self, view: View) -> Option<View> {
+        match self {
+            Order::RowsFirst => Some(view),
+            Order::HeadsFirst => view.turned(),
+        }
+    }
+
     /// A tensor in this order, in the other one where it is not that of plans.
     fn rows_first<'py>(self, tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         match self {
@@ -434,11 +496,7 @@ impl Means {
             return None;
         }
         // SAFETY: its type has been looked at.
-        let view = unsafe { self.viewer.view(tensor) }?;
-        match order {
-            Order::RowsFirst => Some(view),
-            Order::HeadsFirst => view.turned(),
-        }
+        order.of_plans(unsafe { self.viewer.view(tensor) }?)
     }
 }
 
@@ -458,31 +516,45 @@ impl Call {
         lengths: Option<&Bound<'_, PyTuple>>,
         order: Order,
     ) -> Option<Call> {
-        let mut words = Words::new();
-        let mut at = |tensor: &Bound<'_, PyAny>, order: Order| {
-            let seen = means.view(tensor, order)?;
-            seen.spell(&mut words);
-            Some(seen)
-        };
         let [q, k, v] = qkv;
-        let (q, k, v) = (at(q, order)?, at(k, order)?, at(v, order)?);
-        let views = [q, k, v];
-        let known = |view: &View| view.dtype().is_some() && view.is_beside(&q);
+        let view = |tensor| means.view(tensor, order);
+        let views = [view(q)?, view(k)?, view(v)?];
+        let lengths = match lengths {
+            None => None,
+            Some(lengths) if lengths.len() != N_LENGTHS => return None,
+            Some(lengths) => {
+                let mut seen = [None; N_LENGTHS];
+                for (seen, length) in seen.iter_mut().zip(lengths.iter()) {
+                    if !length.is_none() {
+                        *seen = Some(means.view(&length, Order::RowsFirst)?);
+                    }
+                }
+                Some(seen)
+            }
+        };
+        Call::new(views, lengths)
+    }
+
+    /// Of q, k and v as plans have them, and lengths; `None` where q, k and v have not one type that there are kernels for, and one device.
+    fn new(views: [View; 3], lengths: Option<[Option<View>; N_LENGTHS]>) -> Option<Call> {
+        let [q, ..] = &views;
+        let known = |view: &View| view.dtype().is_some() && view.is_beside(q);
         if !views.iter().all(known) {
             return None;
         }
+        let mut words = Words::new();
+        for view in &views {
+            view.spell(&mut words);
+        }
         let mut addresses = [0; N_LENGTHS];
         if let Some(lengths) = lengths {
-            if lengths.len() != N_LENGTHS {
-                return None;
-            }
             let mut given = 0;
-            for (index, length) in lengths.iter().enumerate() {
-                if length.is_none() {
-                    continue;
+            for (at, length) in lengths.iter().enumerate() {
+                if let Some(length) = length {
+                    length.spell(&mut words);
+                    addresses[at] = length.address;
+                    given |= 1 << at;
                 }
-                addresses[index] = at(&length, Order::RowsFirst)?.address;
-                given |= 1 << index;
             }
             words.push(given);
         }
@@ -491,5 +563,20 @@ impl Call {
             lengths: addresses,
             words,
         })
+    }
+
+    /// The words that the plan of a call is found by. `exact`: products of f32 are exact.
+    fn spelled(&self, numbers: &Numbers, exact: bool) -> Words {
+        let mut words = self.words;
+        numbers.spell(exact, &mut words);
+        words
+    }
+
+    /// Whether kernels write o as it is wanted: contiguous, or, with heads first, in the order of q's memory.
+    fn orders_o(&self, order: Order) -> bool {
+        match order {
+            Order::RowsFirst => true,
+            Order::HeadsFirst => self.views[0].strides_in_order().is_some(),
+        }
     }
 }

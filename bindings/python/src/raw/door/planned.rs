@@ -9,16 +9,20 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use super::aten::{Kind, Wanted};
+use super::room::{Objects, Outcome, Room, Stuck};
 use super::view::{MOST_DIMS, View};
 use super::{Call, Means, N_LENGTHS, Order};
 use crate::raw::beside::Beside;
 use crate::raw::{Backward, Forward};
 
+/// No kernel reads what a call gives.
+const UNREAD: Stuck = Stuck("no kernel reads tensors of these strides");
+
 /// How many strides of the gradient of o a plan keeps backward passes of.
 const MOST_STRIDES: usize = 16;
 
 /// A backward pass, and the strides of the gradient of o that it reads; `None` where no kernel reads these.
-struct Differentiated {
+pub(super) struct Differentiated {
     strides: Vec<i64>,
     backward: Option<Py<Backward>>,
 }
@@ -78,7 +82,7 @@ impl Planned {
             return Ok(None);
         }
         let given = (o, lse, d_o, d_lse);
-        let Some(gradients) = self.differentiate([q, k, v], &call, given, order)? else {
+        let Some(gradients) = self.gradients([q, k, v], &call, given, order)? else {
             return Ok(None);
         };
         let n_others = 2 + lengths.map_or(0, |_| N_LENGTHS);
@@ -109,7 +113,11 @@ pub(crate) fn forward_of_graph(
     let call = call.ok_or_else(|| {
         PyRuntimeError::new_err("the tensors are not those that were planned for")
     })?;
-    let (o, Some(lse)) = of_call.forward(qkv, &call, order, 2)? else {
+    let room = Objects {
+        means: &of_call.means,
+        like: [q; 2],
+    };
+    let (o, Some(lse)) = of_call.forward(&room, &call, order, 2)? else {
         return Err(PyRuntimeError::new_err("a forward pass gives lse"));
     };
     let mut saved = vec![
@@ -179,12 +187,28 @@ impl Results {
     }
 }
 
-/// What a backward pass is given beside q, k and v.
-struct Outputs {
-    o: View,
-    lse: View,
-    d_o: View,
-    d_lse: Option<View>,
+/// What a backward pass is given beside q, k and v, looked at, as plans have it.
+pub(super) struct Outputs {
+    pub(super) o: View,
+    pub(super) lse: View,
+    pub(super) d_o: View,
+    pub(super) d_lse: Option<View>,
+}
+
+impl Outputs {
+    /// `None` where one of them is not plain.
+    fn of(means: &Means, (o, lse, d_o, d_lse): OfOutputs<'_, '_>, order: Order) -> Option<Outputs> {
+        let of_rows = |tensor| means.view(tensor, Order::RowsFirst);
+        Some(Outputs {
+            o: means.view(o, order)?,
+            lse: of_rows(lse)?,
+            d_o: means.view(d_o, order)?,
+            d_lse: match d_lse {
+                None => None,
+                Some(d_lse) => Some(of_rows(d_lse)?),
+            },
+        })
+    }
 }
 
 impl Planned {
@@ -208,19 +232,17 @@ impl Planned {
     }
 
     /// o and, where two tensors are kept, lse, of a call of these words. o is in the order of q.
-    pub(super) fn forward(
+    pub(super) fn forward<R: Room<2>>(
         &self,
-        qkv: [&Bound<'_, PyAny>; 3],
+        room: &R,
         call: &Call,
         order: Order,
         n_kept: usize,
-    ) -> PyResult<(Py<PyAny>, Option<Py<PyAny>>)> {
-        let py = qkv[0].py();
-        let none = || PyRuntimeError::new_err("no kernel reads tensors of these strides");
-        let forward = self.forward.as_ref().ok_or_else(none)?.get();
+    ) -> Outcome<R, 2, (R::Tensor, Option<R::Tensor>)> {
+        let forward = self.forward.as_ref().ok_or(UNREAD)?.get();
         let [q, k, v] = &call.views;
-        let stream = self.stream(py, q.ordinal())?;
-        let of_o = Results::like(q, order).ok_or_else(none)?;
+        let stream = q.ordinal().map_or(Ok(0), |ordinal| room.stream(ordinal))?;
+        let of_o = Results::like(q, order).ok_or(UNREAD)?;
         let wanted = [of_o.wanted(), Wanted::of(&self.shape_lse, Kind::F32)];
         let workspace = (q.ordinal(), forward.workspace_bytes());
         let pass = |[o, lse]: [u64; 2], workspace| {
@@ -229,126 +251,104 @@ impl Planned {
             // SAFETY: as the module says; the tensors are held by the caller's arguments.
             unsafe { forward.enqueue(stream, workspace, addresses, call.lengths, &beside) }
         };
-        let like = [qkv[0]; 2];
-        let memory = &self.means.memory;
-        match memory.run(like, wanted, n_kept, workspace, pass)? {
+        match room.run(wanted, n_kept, workspace, pass)? {
             [Some(o), lse] => Ok((o, lse.filter(|_| n_kept == 2))),
-            _ => Err(PyRuntimeError::new_err("a forward pass gives o")),
+            _ => Err(Stuck("a forward pass gives o").into()),
         }
     }
 
     /// The gradients of q, k and v, each in its order, of a call of these words, from o, lse, and the gradients of o and, or none, of lse. `None` where one
     /// of these is not as kernels read it.
-    pub(super) fn differentiate(
+    pub(super) fn gradients(
         &self,
         qkv: [&Bound<'_, PyAny>; 3],
         call: &Call,
         given: OfOutputs<'_, '_>,
         order: Order,
     ) -> PyResult<Option<[Option<Py<PyAny>>; 3]>> {
-        let py = qkv[0].py();
-        let [q, k, v] = &call.views;
-        let Some(found) = self.outputs(q, given, order) else {
+        let outputs = Outputs::of(&self.means, given, order);
+        let Some(outputs) = outputs.filter(|given| self.fits(&call.views[0], given)) else {
             return Ok(None);
         };
-        let (Some(of_q), Some(of_k), Some(of_v)) = (
+        let differentiated = match self.kept(outputs.d_o.strides()) {
+            Some(kept) => kept,
+            None => self.of_strides(&order.rows_first(given.2)?, outputs.d_o.strides())?,
+        };
+        let room = Objects {
+            means: &self.means,
+            like: qkv,
+        };
+        self.differentiate(&room, call, &outputs, &differentiated, order)
+    }
+
+    /// The gradients of q, k and v, as [`Planned::gradients`] gives them, of outputs that fit, by the backward pass of their strides.
+    pub(super) fn differentiate<R: Room<3>>(
+        &self,
+        room: &R,
+        call: &Call,
+        outputs: &Outputs,
+        differentiated: &Differentiated,
+        order: Order,
+    ) -> Outcome<R, 3, Option<[Option<R::Tensor>; 3]>> {
+        let [q, k, v] = &call.views;
+        let (Some(of_q), Some(of_k), Some(of_v), Some(backward)) = (
             Results::like(q, order),
             Results::like(k, order),
             Results::like(v, order),
+            &differentiated.backward,
         ) else {
             return Ok(None);
         };
-        let Some(backward) = self.of_strides((given.2, order), found.d_o.strides())? else {
-            return Ok(None);
-        };
-        let (backward, stream) = (backward.get(), self.stream(py, q.ordinal())?);
+        let backward = backward.get();
+        let stream = q.ordinal().map_or(Ok(0), |ordinal| room.stream(ordinal))?;
         let wanted = [of_q.wanted(), of_k.wanted(), of_v.wanted()];
-        let d_lse = found.d_lse.map_or(0, |view| view.address);
+        let d_lse = outputs.d_lse.map_or(0, |view| view.address);
         let workspace = (q.ordinal(), backward.workspace_bytes());
         let pass = |[d_q, d_k, d_v]: [u64; 3], workspace| {
-            let [q, k, v, o] = [q, k, v, &found.o].map(|view| view.address);
-            let (lse, d_o) = (found.lse.address, found.d_o.address);
+            let [q, k, v, o] = [q, k, v, &outputs.o].map(|view| view.address);
+            let (lse, d_o) = (outputs.lse.address, outputs.d_o.address);
             let addresses = [q, k, v, o, lse, d_o, d_lse, d_q, d_k, d_v];
             let beside = Beside::default();
             // SAFETY: as the module says; what has been read of tensors is held by the caller's arguments.
             unsafe { backward.enqueue(stream, workspace, addresses, call.lengths, &beside) }
         };
-        let gradients = self.means.memory.run(qkv, wanted, 3, workspace, pass)?;
-        Ok(Some(gradients))
+        room.run(wanted, 3, workspace, pass).map(Some)
     }
 
-    fn stream(&self, py: Python<'_>, ordinal: Option<i32>) -> PyResult<u64> {
-        let Some(ordinal) = ordinal else {
-            return Ok(0);
-        };
-        let Means { torch, viewer, .. } = &*self.means;
-        if let Some(stream) = viewer.stream(ordinal) {
-            return Ok(stream);
-        }
-        let none = || PyRuntimeError::new_err("PyTorch does not say which stream is current");
-        torch.stream(py, ordinal)?.ok_or_else(none)
-    }
-
-    /// o, lse, d_o and d_lse, where they are as kernels read them.
-    fn outputs(
-        &self,
-        q: &View,
-        (o, lse, d_o, d_lse): OfOutputs<'_, '_>,
-        order: Order,
-    ) -> Option<Outputs> {
-        let means = &self.means;
-        let (o, d_o) = (means.view(o, order)?, means.view(d_o, order)?);
-        let of_rows = |tensor| means.view(tensor, Order::RowsFirst);
-        let lse = of_rows(lse)?;
-        let d_lse = match d_lse {
-            None => None,
-            Some(d_lse) => Some(of_rows(d_lse)?),
-        };
+    /// Whether o, lse and the gradients of both are as kernels read them, beside a q like this one.
+    pub(super) fn fits(&self, q: &View, given: &Outputs) -> bool {
         let is_of_q =
             |x: &View| x.is_beside(q) && x.shape() == q.shape() && x.address & self.misaligned == 0;
         let is_of_rows = |x: &View| {
             let is_there = x.is_f32() && x.ordinal() == q.ordinal() && x.address.is_multiple_of(4);
             is_there && x.shape() == self.shape_lse && x.is_contiguous()
         };
-        let are_fit = is_of_q(&o) && o.is_contiguous() && is_of_q(&d_o) && is_of_rows(&lse);
-        let found = Outputs { o, lse, d_o, d_lse };
-        (are_fit && found.d_lse.as_ref().is_none_or(is_of_rows)).then_some(found)
+        let Outputs { o, lse, d_o, d_lse } = given;
+        let are_fit = is_of_q(o) && o.is_contiguous() && is_of_q(d_o) && is_of_rows(lse);
+        are_fit && d_lse.as_ref().is_none_or(is_of_rows)
     }
 
-    /// The backward pass for a gradient of o of these strides; `None` where no kernel reads it.
-    fn of_strides(
-        &self,
-        (d_o, order): (&Bound<'_, PyAny>, Order),
-        strides: &[i64],
-    ) -> PyResult<Option<Py<Backward>>> {
-        let py = d_o.py();
-        let found = {
-            let kept = self.backward.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.iter()
-                .find(|kept| kept.strides == strides)
-                .map(Arc::clone)
-        };
-        let found = match found {
-            Some(found) => found,
-            None => {
-                let (plan, d_o) = (self.plan.bind(py), order.rows_first(d_o)?);
-                let planned = plan.call_method1(intern!(py, "backward"), (d_o,))?;
-                let planned: Option<(Py<Backward>, u64)> = planned.extract()?;
-                let found = Arc::new(Differentiated {
-                    strides: strides.to_vec(),
-                    backward: planned.map(|(backward, _n_bytes)| backward),
-                });
-                let mut kept = self.backward.lock().unwrap_or_else(PoisonError::into_inner);
-                let oldest = (kept.len() >= MOST_STRIDES).then(|| kept.remove(0));
-                kept.push(Arc::clone(&found));
-                drop(kept);
-                drop(oldest);
-                found
-            }
-        };
-        Ok(found
-            .backward
-            .as_ref()
-            .map(|backward| backward.clone_ref(py)))
+    /// The backward pass for a gradient of o of these strides, if there was one before.
+    pub(super) fn kept(&self, strides: &[i64]) -> Option<Arc<Differentiated>> {
+        let kept = self.backward.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = kept.iter();
+        kept.find(|kept| kept.strides == strides).map(Arc::clone)
+    }
+
+    /// Plans the backward pass for a gradient of o, which has these strides.
+    fn of_strides(&self, d_o: &Bound<'_, PyAny>, strides: &[i64]) -> PyResult<Arc<Differentiated>> {
+        let (py, plan) = (d_o.py(), self.plan.bind(d_o.py()));
+        let planned = plan.call_method1(intern!(py, "backward"), (d_o,))?;
+        let planned: Option<(Py<Backward>, u64)> = planned.extract()?;
+        let found = Arc::new(Differentiated {
+            strides: strides.to_vec(),
+            backward: planned.map(|(backward, _n_bytes)| backward),
+        });
+        let mut kept = self.backward.lock().unwrap_or_else(PoisonError::into_inner);
+        let oldest = (kept.len() >= MOST_STRIDES).then(|| kept.remove(0));
+        kept.push(Arc::clone(&found));
+        drop(kept);
+        drop(oldest);
+        Ok(found)
     }
 }

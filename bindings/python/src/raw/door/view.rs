@@ -1,4 +1,5 @@
-//! Tensors of PyTorch, looked at where they lie: by DLPack's exchange table, or by a capsule of DLPack where PyTorch has no table (before 2.10).
+//! Tensors of PyTorch, looked at where they lie. Objects of Python by DLPack's exchange table, or by a capsule of DLPack where PyTorch has no table
+//! (before 2.10). What kernels behind operators get is looked at in `boxed`.
 
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
@@ -41,30 +42,49 @@ impl View {
     /// Shape and strides are as many as the tensor has dimensions.
     unsafe fn of(tensor: &DLTensor) -> Option<View> {
         let n_dims = usize::try_from(tensor.ndim).ok()?;
-        let is_known = [DLDeviceType::CPU, DLDeviceType::CUDA].contains(&tensor.device.device_type);
-        let has_strides = n_dims == 0 || !(tensor.shape.is_null() || tensor.strides.is_null());
-        if n_dims > MOST_DIMS || tensor.data.is_null() || !is_known || !has_strides {
+        let is_without = tensor.shape.is_null() || tensor.strides.is_null();
+        if tensor.data.is_null() || (n_dims > 0 && is_without) {
             return None;
         }
-        let mut view = View {
-            address: tensor.data.expose_provenance() as u64 + tensor.byte_offset,
-            dtype: (tensor.dtype.code.0, tensor.dtype.bits),
-            device: (tensor.device.device_type.0, tensor.device.device_id),
-            n_dims,
-            shape: [1; MOST_DIMS],
-            strides: [0; MOST_DIMS],
-        };
-        if n_dims > 0 {
+        let (shape, strides): (&[i64], &[i64]) = match n_dims {
+            0 => (&[], &[]),
             // SAFETY: as the caller promises.
-            let (shape, strides) = unsafe {
+            _ => unsafe {
                 (
                     slice::from_raw_parts(tensor.shape, n_dims),
                     slice::from_raw_parts(tensor.strides, n_dims),
                 )
-            };
-            view.shape[..n_dims].copy_from_slice(shape);
-            view.strides[..n_dims].copy_from_slice(strides);
+            },
+        };
+        let first = tensor.data.wrapping_byte_add(tensor.byte_offset as usize);
+        let dtype = (tensor.dtype.code.0, tensor.dtype.bits);
+        let device = (tensor.device.device_type.0, tensor.device.device_id);
+        View::new(first, dtype, device, (shape, strides))
+    }
+
+    /// Of a tensor whose first element lies at this address, of a type and on a device as DLPack has them, of this shape and these strides. `None` as
+    /// [`View::of`] has it.
+    pub(super) fn new(
+        first: *mut c_void,
+        dtype: (u8, u8),
+        device: (u32, i32),
+        (shape, strides): (&[i64], &[i64]),
+    ) -> Option<View> {
+        let n_dims = shape.len();
+        let is_known = [DLDeviceType::CPU, DLDeviceType::CUDA].contains(&DLDeviceType(device.0));
+        if n_dims > MOST_DIMS || strides.len() != n_dims || first.is_null() || !is_known {
+            return None;
         }
+        let mut view = View {
+            address: first.expose_provenance() as u64,
+            dtype,
+            device,
+            n_dims,
+            shape: [1; MOST_DIMS],
+            strides: [0; MOST_DIMS],
+        };
+        view.shape[..n_dims].copy_from_slice(shape);
+        view.strides[..n_dims].copy_from_slice(strides);
         Some(view)
     }
 
