@@ -189,6 +189,163 @@ def test_what_no_kernel_serves_is_passed_on(monkeypatch):
     assert ferroflash.sdpa_calls()["passed_on"] == {"no kernel serves this": 1, "backward: no kernel serves this": 1}
 
 
+# ---- native kernels ----
+
+
+@pytest.fixture
+def native():
+    """As `install` does it, with native kernels; gives how many calls these have served, forward and backward."""
+    overrides = sdpa._Overrides("CUDA" if DEVICE == "cuda" else "CPU")
+    before = _torch.DOOR.n_served[2:]
+    if overrides._kernels is None:
+        overrides.remove()
+        pytest.skip("[not run] this PyTorch takes no native kernels")
+    ferroflash.sdpa_calls(reset=True)
+    yield lambda: [after - n for after, n in zip(_torch.DOOR.n_served[2:], before)]
+    overrides.remove()
+
+
+@pytest.mark.parametrize("memory", ["bshd", "bhsd", "gaps"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("scale", [None, 0.31])
+def test_native_kernels_serve_all_but_the_first_call(native, memory, causal, scale):
+    """With the results of the first one, which a function of Python has served, bit for bit."""
+    q, k, v = inputs(batch=3, memory="bhsd" if memory == "bhsd" else "bshd")
+    if memory == "gaps":
+        q, k, v = (sliced(x).requires_grad_() for x in (q, k, v))
+    wanted, wanted_lse, of = exact(q, k, v, causal=causal, scale=scale)
+    of_wanted = gradients(wanted, of)
+    promised = aten._scaled_dot_product_flash_attention(*(x.to("meta") for x in (q, k, v)), 0.0, causal, scale=scale)
+    seen = []
+    for _ in range(3):
+        o, lse, *others = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=scale)
+        seen.append((o, lse, *gradients(o, (q, k, v))))
+        assert others[:4] == [None, None, 13, 13]
+        for given, like in zip((o, lse, *others[4:]), (*promised[:2], *promised[6:]), strict=True):
+            assert (given.shape, given.dtype, given.device.type) == (like.shape, like.dtype, DEVICE)
+    # In the order of memory in which heads come before rows, kernels write nothing.
+    assert native() == ([0, 0] if memory == "bhsd" else [2, 2])
+    assert all(torch.equal(a, b) for a, b in zip(seen[0], seen[2], strict=True))
+    assert ferroflash.sdpa_calls() == {"forward": 3, "backward": 3, "passed_on": {}}
+    assert ferroflash.sdpa_calls(reset=True)["forward"] == 3 and ferroflash.sdpa_calls()["forward"] == 0
+    for o, lse, *ours in seen:
+        close(o, wanted)
+        close(lse, wanted_lse)
+        assert o.stride() == torch.empty_like(q).stride()
+        for x, ours_x, wanted_x in zip((q, k, v), ours, of_wanted, strict=True):
+            close(ours_x, wanted_x)
+            assert ours_x.stride() == torch.empty_like(x).stride()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ((0.5, False, False), "dropout_p > 0"),
+        ((0.0, False, True), "return_debug_mask"),
+        ((0.0, False, False, -1.0), "scale <= 0"),
+    ],
+)
+def test_native_kernels_hand_on_what_is_passed_on(native, monkeypatch, options, reason):
+    q, k, v = (x.detach() for x in inputs(heads=2))
+    seen = []
+
+    def own(*arguments, scale):
+        seen.append((arguments, scale))
+        return tuple(2 * arguments[0] if i == 0 else torch.full((i,), 1.0, device=DEVICE) for i in range(5))
+
+    def own_backward(*arguments, scale):
+        seen.append((arguments, scale))
+        return arguments[1:4]
+
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", own)
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_backward", own_backward)
+    call, back = aten._scaled_dot_product_flash_attention.default, aten._scaled_dot_product_flash_attention_backward.default
+    o, lse, *_ = call(q, k, v)
+    served, _ = native()
+    call(q, k, v)
+    assert native() == [served + 1, 0]
+    p, causal, mask, scale = *options, *(None,) * (4 - len(options))
+    results = call(q, k, v, p, causal, mask, scale=scale)
+    assert torch.equal(results[0], 2 * q) and results[1].shape == (1,) and [x.shape for x in results[6:]] == [(2,), (3,), (4,)]
+    assert results[2:6] == (None, None, 13, 13) and seen[0][0][7:] == (p, causal, mask) and seen[0][1] == scale
+    state = torch.zeros(2, dtype=torch.int64, device=DEVICE)
+    counted = {reason: 1}
+    if not mask:
+        ours = back(q, q, k, v, o, lse, None, None, 13, 13, p, causal, state, state, scale=scale)
+        assert all(torch.equal(a, b) for a, b in zip(ours, (q, k, v), strict=True))
+        counted = {reason: 2}
+    assert native() == [served + 1, 0] and ferroflash.sdpa_calls() == {"forward": 2, "backward": 0, "passed_on": counted}
+
+
+def test_native_kernels_hand_on_large_heads(native, monkeypatch):
+    """Also where a plan of the same words is there, of another operator's call."""
+    q, k, v = (x.detach() for x in inputs(head_dim=264))
+    turned = [x.transpose(1, 2) for x in (q, k, v)]
+    for _ in range(2):
+        try:
+            _torch.attention(*turned, softmax_scale=0.25)
+        except NotImplementedError:
+            pass
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", lambda *a, **s: (a[0], *(torch.zeros(1, device=DEVICE),) * 4))
+    assert torch.equal(aten._scaled_dot_product_flash_attention(q, k, v, scale=0.25)[0], q)
+    assert native() == [0, 0] and ferroflash.sdpa_calls()["passed_on"] == {"head_dim > 256": 1}
+
+
+def test_native_kernels_keep_nothing(native):
+    q, k, v = (x.detach() for x in inputs(seqlen_q=7))
+    call, back = aten._scaled_dot_product_flash_attention.default, aten._scaled_dot_product_flash_attention_backward.default
+    o, lse, *_ = call(q, k, v)
+    state = torch.zeros(2, dtype=torch.int64, device=DEVICE)
+    held = [q, k, v, o, lse, state]
+    before = [x._use_count() for x in held]
+    for _ in range(4):
+        results = [*call(q, k, v, scale=0.25), *back(o, q, k, v, o, lse, None, None, 7, 13, 0.0, False, state, state, scale=0.25)]
+        with pytest.raises((RuntimeError, ValueError), match="head_dim"):
+            call(q, k[..., :16], v[..., :16])
+    assert native() == [3, 3]
+    assert [x._use_count() for x in held] == before
+    assert all(x._use_count() == 1 for x in results if isinstance(x, torch.Tensor))
+
+
+def test_native_kernels_of_threads(native):
+    from concurrent.futures import ThreadPoolExecutor
+
+    tensors = {n: [x.detach() for x in inputs(seqlen_q=n, seqlen_k=n)] for n in range(20, 40)}
+    expected = {n: aten._scaled_dot_product_flash_attention(*given)[0] for n, given in tensors.items()}
+    with ThreadPoolExecutor(8) as threads:
+        ours = threads.map(lambda n: (n, aten._scaled_dot_product_flash_attention(*tensors[n])[0]), [*tensors] * 8)
+        assert all(torch.equal(o, expected[n]) for n, o in ours)
+    assert native() == [160, 0] and ferroflash.sdpa_calls()["forward"] == 180
+
+
+@pytest.mark.parametrize("native_ones", [True, False])
+def test_kernels_are_taken_away(monkeypatch, native_ones):
+    """Another installation serves like the first one; without one the operator is PyTorch's, which has none on the CPU."""
+    if not native_ones:
+        monkeypatch.setattr(sdpa, "_put_native_kernels", lambda key: None)
+    q, k, v = (x.detach() for x in inputs(seqlen_q=6))
+    ferroflash.sdpa_calls(reset=True)
+    for n in range(1, 4):
+        overrides = sdpa._Overrides("CUDA" if DEVICE == "cuda" else "CPU")
+        close(aten._scaled_dot_product_flash_attention(q, k, v)[0], exact(q, k, v)[0].detach())
+        overrides.remove()
+        assert ferroflash.sdpa_calls()["forward"] == n
+        if DEVICE == "cpu":
+            with pytest.raises(NotImplementedError):
+                aten._scaled_dot_product_flash_attention(q, k, v)
+
+
+def test_schemas_that_are_not_known_get_no_native_kernels(monkeypatch):
+    monkeypatch.setitem(sdpa._SCHEMAS, "_scaled_dot_product_flash_attention", (["Tensor"] * 4, ["Tensor"]))
+    overrides = sdpa._Overrides("CUDA" if DEVICE == "cuda" else "CPU")
+    try:
+        assert overrides._kernels is None
+        q, k, v = (x.detach() for x in inputs())
+        close(aten._scaled_dot_product_flash_attention(q, k, v)[0], exact(q, k, v)[0].detach())
+    finally:
+        overrides.remove()
+
+
 def test_wrong_arguments_are_errors():
     q, k, v = (x.detach() for x in inputs())
     with pytest.raises(ValueError, match="head_dim"):

@@ -38,6 +38,8 @@ class _Closed:
     def flash(self, *_: Any) -> None:
         """No call is plain."""
 
+    n_served = (0, 0, 0, 0)
+
     put_kernels = attention = behind_operator = behind_operator_backward = behind_sdpa = behind_sdpa_backward = flash
 
 

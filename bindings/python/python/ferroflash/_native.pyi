@@ -309,12 +309,19 @@ class Door:
     def __new__(
         cls, plan: Callable[..., tuple[Any, ...]], apply: Callable[..., Any], *, exchange: Any = None, library: Path | None = None
     ) -> Self: ...
-    def put_kernels(self, namespace: str, key: str, operators: Sequence[tuple[str, str]]) -> Kernels | None:
-        """Native kernels behind operators of a namespace, for tensors of a dispatch key: each operator's name, and which kernel it gets, "forward" or
-        "backward". None where PyTorch has not what that needs, and where another door's kernels are there."""
+    def put_kernels(
+        self,
+        namespace: str,
+        key: str,
+        operators: Sequence[tuple[str, str]],
+        sdpa: tuple[int, Sequence[tuple[Sequence[int], str]]] | None = None,
+    ) -> Kernels | None:
+        """Native kernels behind operators of a namespace, for tensors of a dispatch key: each operator's name, and which kernel it gets, "forward",
+        "backward", "sdpa_forward" or "sdpa_backward". `sdpa`, which the last two need, is the greatest head_dim, and shape and type of the two results
+        for the state of dropout. None where PyTorch has not what that needs, and where another door's kernels are there."""
     @property
     def n_served(self) -> list[int]:
-        """How many calls native kernels have served by this door: of "forward", and of "backward"."""
+        """How many calls native kernels have served by this door, each of the four."""
     def flash(
         self,
         q: Any,

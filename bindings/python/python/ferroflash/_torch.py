@@ -71,13 +71,11 @@ _LIBRARY.define(
     tags=_TAGS,
 )
 _PLAINLY = "float softmax_scale, SymInt? left, SymInt? right, int num_splits"
-for _name in ("plain", "plain_forward", "plain_by_python"):
-    _LIBRARY.define(f"{_name}(Tensor q, Tensor k, Tensor v, {_PLAINLY}) -> (Tensor, Tensor)", tags=_TAGS)
-for _name in ("plain_backward", "plain_backward_by_python"):
-    _LIBRARY.define(
-        f"{_name}(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {_PLAINLY}) -> (Tensor, Tensor, Tensor)",
-        tags=_TAGS,
-    )
+_PASS = f"(Tensor q, Tensor k, Tensor v, {_PLAINLY}) -> (Tensor, Tensor)"
+_PASS_BACK = f"(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {_PLAINLY}) -> (Tensor, Tensor, Tensor)"
+_LIBRARY.define(f"plain{_PASS}", tags=_TAGS)
+_LIBRARY.define(f"plain_forward{_PASS}", tags=_TAGS)
+_LIBRARY.define(f"plain_backward{_PASS_BACK}", tags=_TAGS)
 
 # Seeds and offsets that are drawn are below this.
 _END_OF_SEEDS = 2**63 - 1
@@ -531,8 +529,10 @@ def _plain_backward(d_o, d_lse, q, k, v, o, lse, *numbers):
     return tuple(_call.backward(_call.plan(q, k, v, None, numbers), d_o, d_lse, saved, None))
 
 
-def _handed_on(kernel: Callable[..., tuple[Tensor, ...]], n_results: int) -> Callable[..., tuple[Tensor, ...]]:
-    """A kernel for what native ones hand on: to these, an exception is a text."""
+def define_for_native(schema: str, kernel: Callable[..., tuple[Tensor, ...]]) -> None:
+    """Defines an operator for what native kernels hand on: to these, an exception of its kernel, a function of Python, is a text."""
+    _LIBRARY.define(schema)
+    name, n_results = schema.partition("(")[0], schema.rpartition("->")[2].count("Tensor")
 
     @functools.wraps(kernel)
     def call(first: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
@@ -544,13 +544,12 @@ def _handed_on(kernel: Callable[..., tuple[Tensor, ...]], n_results: int) -> Cal
             _native.refuse(str(error) or type(error).__name__)
             return tuple(first.new_empty(0) for _ in range(n_results))
 
-    return call
+    for key in ("CPU", "CUDA"):
+        _LIBRARY.impl(name, call, key)
 
 
 def _implement(key: str) -> _native.Kernels | None:
     """Puts kernels behind the operators, for a dispatch key: native ones, where PyTorch takes them."""
-    _LIBRARY.impl("plain_by_python", _handed_on(_plain, 2), key)
-    _LIBRARY.impl("plain_backward_by_python", _handed_on(_plain_backward, 3), key)
     kernels = DOOR.put_kernels("ferroflash", key, [("plain", "forward"), ("plain_forward", "forward"), ("plain_backward", "backward")])
     if kernels is None:
         _LIBRARY.impl("plain", _plain, key)
@@ -558,6 +557,9 @@ def _implement(key: str) -> _native.Kernels | None:
         _LIBRARY.impl("plain_backward", _plain_backward, key)
     return kernels
 
+
+define_for_native(f"plain_by_python{_PASS}", _plain)
+define_for_native(f"plain_backward_by_python{_PASS_BACK}", _plain_backward)
 
 # The dispatch keys whose kernels are native.
 NATIVE = {key: kernels for key in ("CPU", "CUDA") if (kernels := _implement(key)) is not None}

@@ -21,6 +21,8 @@ one outside of a `with install()`, or inside of one when its forward pass was no
 pass has, and nobody would notice. `sdpa_calls()` counts these with their reasons.
 Nested tensors and `torch.nn.attention.varlen` call another operator, `_flash_attention_forward`, which stays PyTorch's.
 
+From torch 2.10 on native kernels stand in front of the functions `forward` and `backward`: they serve calls that have a plan, and hand on the others.
+
 Graphs that `torch.compile` made keep the backend that was first then: install before compiling.
 """
 
@@ -43,10 +45,14 @@ __all__ = ["Installation", "install", "sdpa_calls", "uninstall"]
 _NAME = "ferroflash"
 _MAX_HEAD_DIM = 256
 
-# forward and backward: calls that ferroflash served; passed_on: reasons why PyTorch's kernel ran.
+# forward and backward: calls that functions of Python served; passed_on: reasons why PyTorch's kernel ran.
 _forward_calls = 0
 _backward_calls = 0
 _passed_on: Counter[str] = Counter()
+
+# The door whose native kernels serve, and how many calls they had served at the last reset.
+_DOOR = _torch.DOOR
+_served_before = [0, 0]
 
 
 def install() -> Installation:
@@ -82,9 +88,12 @@ def sdpa_calls(*, reset: bool = False) -> dict[str, Any]:
         `{"forward": n, "backward": n, "passed_on": {reason: n}}`: calls that ferroflash served, and those
         that PyTorch's own kernel served, with the reason.
     """
-    global _forward_calls, _backward_calls
-    calls = {"forward": _forward_calls, "backward": _backward_calls, "passed_on": dict(_passed_on)}
+    global _forward_calls, _backward_calls, _served_before
+    served = list(_DOOR.n_served[2:])
+    forward, backward = (after - before for after, before in zip(served, _served_before))
+    calls = {"forward": _forward_calls + forward, "backward": _backward_calls + backward, "passed_on": dict(_passed_on)}
     if reset:
+        _served_before = served
         _forward_calls = _backward_calls = 0
         _passed_on.clear()
     return calls
@@ -248,11 +257,66 @@ def _as_bhsd(result: Tensor, like: Tensor) -> Tensor:
 
 @functools.cache
 def _nothing(dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-    """Tensors like rng_state and unused, which differ between versions of PyTorch and which only dropout reads, and like the debug mask."""
-    x = torch.empty((1, 1, 1, 8), dtype=torch.float16, device="meta")
-    outputs = torch.ops.aten._scaled_dot_product_flash_attention(x, x, x)
-    state = (torch.empty(outputs[i].shape, dtype=outputs[i].dtype, device=device) for i in (6, 7))
+    """Tensors like rng_state and unused, and like the debug mask."""
+    state = (torch.empty_like(x, device=device) for x in _states())
     return [*state, torch.empty(0, dtype=dtype, device=device)]
+
+
+def _states() -> tuple[Tensor, Tensor]:
+    """rng_state and unused, without memory: they differ between versions of PyTorch, and only dropout reads them."""
+    x = torch.empty((1, 1, 1, 8), dtype=torch.float16, device="meta")
+    return torch.ops.aten._scaled_dot_product_flash_attention(x, x, x)[6:8]
+
+
+# ---- native kernels ----
+
+_OPERATORS = {"_scaled_dot_product_flash_attention": forward, "_scaled_dot_product_flash_attention_backward": backward}
+_NATIVE = dict(zip(_OPERATORS, ("sdpa_forward", "sdpa_backward")))
+
+# The operators as native kernels know them: types of arguments, and of results.
+_SCHEMAS = {
+    "_scaled_dot_product_flash_attention": (
+        ["Tensor"] * 3 + ["float", "bool", "bool", "Optional[float]"],
+        ["Tensor"] * 4 + ["int", "int"] + ["Tensor"] * 3,
+    ),
+    "_scaled_dot_product_flash_attention_backward": (
+        ["Tensor"] * 8 + ["int", "int", "float", "bool", "Tensor", "Tensor", "Optional[float]"],
+        ["Tensor"] * 3,
+    ),
+}
+
+
+def _put_native_kernels(dispatch_key: str) -> Any | None:
+    """Native kernels in front of `forward` and `backward`, which serve what these hand on; None where there are none."""
+    for name, (arguments, results) in _SCHEMAS.items():
+        schema = getattr(torch.ops.aten, name).default._schema
+        if [str(x.type) for x in schema.arguments] != arguments or [str(x.type) for x in schema.returns] != results:
+            return None
+    states = [(tuple(x.shape), str(x.dtype).removeprefix("torch.")) for x in _states()]
+    return _torch.DOOR.put_kernels("aten", dispatch_key, list(_NATIVE.items()), (_MAX_HEAD_DIM, states))
+
+
+def _forward_by_python(query, key, value, dropout_p, is_causal, return_debug_mask, scale):
+    o, lse, _, _, _, _, *others = forward(query, key, value, dropout_p, is_causal, return_debug_mask, scale=scale)
+    return o, lse, *others
+
+
+def _backward_by_python(*arguments):
+    *arguments, scale = arguments
+    return backward(*arguments, scale=scale)
+
+
+_QKV = "Tensor query, Tensor key, Tensor value"
+_torch.define_for_native(
+    f"sdpa_by_python({_QKV}, float dropout_p, bool is_causal, bool return_debug_mask, float? scale) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _forward_by_python,
+)
+_torch.define_for_native(
+    f"sdpa_backward_by_python(Tensor grad_out, {_QKV}, Tensor out, Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, "
+    "SymInt max_k, float dropout_p, bool is_causal, Tensor philox_seed, Tensor philox_offset, float? scale) -> (Tensor, Tensor, Tensor)",
+    _backward_by_python,
+)
 
 
 def _first_line(error: Exception) -> str:
@@ -270,14 +334,17 @@ class _Overrides:
         with warnings.catch_warnings():
             # That there was another kernel before is known.
             warnings.filterwarnings("ignore", message=r"(?s).*Overriding a previously registered kernel")
-            self._library.impl("_scaled_dot_product_flash_attention", forward, dispatch_key)
-            self._library.impl("_scaled_dot_product_flash_attention_backward", backward, dispatch_key)
+            for name, kernel in _OPERATORS.items():
+                self._library.impl(name, kernel, dispatch_key)
+        self._kernels = _put_native_kernels(dispatch_key)
         self._order_before = _backend_order()
         flash = int(torch.nn.attention.SDPBackend.FLASH_ATTENTION)
         self._order = [flash, *(backend for backend in self._order_before if backend != flash)]
         torch._C._set_sdp_priority_order(self._order)
 
     def remove(self) -> None:
+        if self._kernels is not None:
+            self._kernels.remove()
         self._library = None  # the library's finaliser takes its functions off the operators
         if torch._C._get_sdp_priority_order() == self._order:
             torch._C._set_sdp_priority_order(self._order_before)

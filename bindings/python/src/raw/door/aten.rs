@@ -5,6 +5,7 @@ use std::path::Path;
 use std::ptr::null_mut;
 
 use dlpark::ffi::{DLDataTypeCode, DLDeviceType};
+use ferroflash::Dtype;
 use libloading::{Library, Symbol};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -36,7 +37,12 @@ pub(super) enum Kind {
     F16,
     F32,
     U8,
+    I64,
+    U64,
 }
+
+/// How many there are.
+const N_KINDS: usize = 6;
 
 /// A tensor that is to be there.
 pub(super) struct Wanted<'a> {
@@ -54,6 +60,27 @@ enum By {
     /// In the order of the other's memory.
     EmptyInOrder,
     NewEmpty,
+}
+
+impl Kind {
+    /// By PyTorch's name, of those that are whole numbers.
+    pub(super) fn whole(name: &str) -> Option<Kind> {
+        match name {
+            "uint8" => Some(Kind::U8),
+            "int64" => Some(Kind::I64),
+            "uint64" => Some(Kind::U64),
+            _ => None,
+        }
+    }
+
+    /// Of the elements of attention.
+    pub(super) fn of(dtype: Dtype) -> Kind {
+        match dtype {
+            Dtype::Bf16 => Kind::Bf16,
+            Dtype::F16 => Kind::F16,
+            Dtype::F32 => Kind::F32,
+        }
+    }
 }
 
 impl<'a> Wanted<'a> {
@@ -91,7 +118,7 @@ pub(super) struct Aten {
     /// From torch 2.14 on.
     to_python: Option<unsafe extern "C" fn(*mut c_void, *mut c_void, *mut *mut c_void) -> i32>,
     /// PyTorch's numbers of the kinds, in their order.
-    pub(super) kinds: [i32; 4],
+    kinds: [i32; N_KINDS],
     pub(super) cpu: i32,
     pub(super) cuda: i32,
     pub(super) library: Library,
@@ -135,6 +162,8 @@ impl Aten {
                 number(b"aoti_torch_dtype_float16\0")?,
                 number(b"aoti_torch_dtype_float32\0")?,
                 number(b"aoti_torch_dtype_uint8\0")?,
+                number(b"aoti_torch_dtype_int64\0")?,
+                number(b"aoti_torch_dtype_uint64\0")?,
             ];
             Some(Aten {
                 empty_strided: *library.get(b"aoti_torch_empty_strided\0").ok()?,
@@ -154,7 +183,7 @@ impl Aten {
 
     /// A type of elements as DLPack has it; `None` of those that q, k and v do not have.
     pub(super) fn kind(&self, dtype: i32) -> Option<(u8, u8)> {
-        let [bf16, f16, f32, _u8] = self.kinds;
+        let [bf16, f16, f32, ..] = self.kinds;
         let (bfloat, float) = (DLDataTypeCode::BFLOAT.0, DLDataTypeCode::FLOAT.0);
         match dtype {
             _ if dtype == bf16 => Some((bfloat, 16)),
@@ -174,7 +203,7 @@ impl Aten {
     }
 
     /// New memory, contiguous; `None` where there is none left, or PyTorch refuses otherwise.
-    fn empty(&self, wanted: &Wanted, ordinal: Option<i32>) -> Option<Handle<'_>> {
+    pub(super) fn empty(&self, wanted: &Wanted, ordinal: Option<i32>) -> Option<Handle<'_>> {
         let n_dims = wanted.shape.len();
         let mut strides = [1; super::view::MOST_DIMS];
         for at in (1..n_dims).rev() {
@@ -248,7 +277,7 @@ pub(super) struct Memory {
     data_ptr: Py<PyAny>,
     contiguous: Py<PyDict>,
     /// `dtype=…`, of each kind in their order.
-    kinds: [Py<PyDict>; 4],
+    kinds: [Py<PyDict>; N_KINDS],
 }
 
 impl Memory {
@@ -273,6 +302,8 @@ impl Memory {
                 kind("float16")?,
                 kind("float32")?,
                 kind("uint8")?,
+                kind("int64")?,
+                kind("uint64")?,
             ],
         })
     }

@@ -4,212 +4,25 @@
 //! to another operator of the same arguments, whose kernel is a function of Python: a call that has no plan yet, tensors that no kernel reads where they
 //! lie, float32 on a GPU, which asks Python how exact it is to be, and memory that is not to be had.
 //!
-//! PyTorch gives a kernel its arguments as words of 64 bits, and takes its results in their place. A tensor is an owned handle, a number its bits, a truth
-//! value a byte; of an argument that may be None the word is 0, or the address of another word, which is owned, too. An error is text: what PyTorch
-//! makes of it is a RuntimeError.
+//! An error is text: what PyTorch makes of it is a RuntimeError.
 
 use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::ptr::null_mut;
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use libloading::{Library, Symbol};
 use pyo3::prelude::*;
 
-use super::aten::{self, Aten, Handle, Unfinished, Wanted};
+use super::aten::{Aten, Handle, Kind, Unfinished, Wanted};
 use super::planned::Outputs;
 use super::room::{Room, Stuck};
-use super::view::{MOST_DIMS, View};
+use super::stable::{Boxed, Signature, Stable, Stream, VERSION, optional, pointer, truth};
+use super::view::MOST_DIMS;
 use super::words::Numbers;
 use super::{Call, Order, Shared};
-
-/// The version of PyTorch's boxed calls that this file is written for: 2.10, as PyTorch encodes it.
-const VERSION: u64 = 2 << 56 | 10 << 48;
-
-/// A kernel, as PyTorch calls it: arguments and then results, how many arguments there are, and how many results.
-type Boxed = unsafe extern "C-unwind" fn(*mut u64, u64, u64);
-
-/// Reads one number of a tensor.
-type Read = unsafe extern "C" fn(*mut c_void, *mut i32) -> i32;
-
-/// Reads as many numbers of a tensor as it has dimensions.
-type ReadAll = unsafe extern "C" fn(*mut c_void, *mut *mut i64) -> i32;
-
-/// PyTorch's C functions for kernels. An error is a number other than 0.
-pub(super) struct Stable {
-    is_defined: unsafe extern "C" fn(*mut c_void, *mut bool) -> i32,
-    n_dims: unsafe extern "C" fn(*mut c_void, *mut i64) -> i32,
-    sizes: ReadAll,
-    strides: ReadAll,
-    dtype: Read,
-    device: Read,
-    index: Read,
-    /// Frees the word of an argument that may be None.
-    free: Free,
-    check: unsafe extern "C-unwind" fn(bool, *const c_char, *const c_char, u32, *const c_char),
-    call: unsafe extern "C" fn(*const c_char, *const c_char, *mut u64, u64) -> i32,
-    open: unsafe extern "C" fn(
-        *const c_char,
-        *const c_char,
-        *const c_char,
-        u32,
-        *mut *mut c_void,
-    ) -> i32,
-    implement: unsafe extern "C" fn(*mut c_void, *const c_char, Boxed, u64) -> i32,
-    close: unsafe extern "C" fn(*mut c_void) -> i32,
-    /// `None` where PyTorch is built without CUDA.
-    stream: Option<Stream>,
-}
-
-/// Who frees a word.
-enum Free {
-    /// PyTorch, from 2.13 on.
-    PyTorch(unsafe extern "C" fn(*mut u64) -> i32),
-    /// C++'s `operator delete`, as PyTorch's headers do before.
-    Cpp(unsafe extern "C" fn(*mut c_void)),
-}
-
-/// Says which stream of a CUDA device is current.
-struct Stream {
-    ask: unsafe extern "C" fn(i32, *mut *mut c_void) -> i32,
-    _library: Library,
-}
-
-impl Stable {
-    /// Those of PyTorch's library, which lies at this path, if it has them all.
-    fn of(library: &Library, path: &Path) -> Option<Stable> {
-        // SAFETY: the signatures are those of `torch/csrc/inductor/aoti_torch/c/shim.h` and `torch/csrc/stable/c/shim.h`, which PyTorch keeps; that of
-        // C++'s operator is the standard's.
-        unsafe {
-            let free = match library.get(b"torch_delete_stable_ivalue\0") {
-                Ok(found) => Free::PyTorch(*found),
-                Err(_) => Free::Cpp(*library.get(b"_ZdlPv\0").ok()?),
-            };
-            Some(Stable {
-                is_defined: *library.get(b"aoti_torch_is_defined\0").ok()?,
-                n_dims: *library.get(b"aoti_torch_get_dim\0").ok()?,
-                sizes: *library.get(b"aoti_torch_get_sizes\0").ok()?,
-                strides: *library.get(b"aoti_torch_get_strides\0").ok()?,
-                dtype: *library.get(b"aoti_torch_get_dtype\0").ok()?,
-                device: *library.get(b"aoti_torch_get_device_type\0").ok()?,
-                index: *library.get(b"aoti_torch_get_device_index\0").ok()?,
-                free,
-                check: *library.get(b"aoti_torch_check\0").ok()?,
-                call: *library.get(b"torch_call_dispatcher\0").ok()?,
-                open: *library.get(b"aoti_torch_library_init_impl\0").ok()?,
-                implement: *library.get(b"torch_library_impl\0").ok()?,
-                close: *library.get(b"aoti_torch_delete_library_object\0").ok()?,
-                stream: Stream::of(path),
-            })
-        }
-    }
-
-    /// What a call reads of a tensor; `None` where there is nothing that it could.
-    ///
-    /// # Safety
-    /// It is a handle of PyTorch's that nobody deletes meanwhile.
-    unsafe fn view(&self, aten: &Aten, tensor: *mut c_void) -> Option<View> {
-        let (mut is_defined, mut n_dims) = (false, 0);
-        let (mut dtype, mut device, mut index) = (0, 0, 0);
-        let (mut sizes, mut strides, mut first) = (null_mut(), null_mut(), null_mut());
-        // SAFETY: as the caller promises; what else is asked of a tensor is asked of one that is there.
-        unsafe {
-            if (self.is_defined)(tensor, &raw mut is_defined) != 0 || !is_defined {
-                return None;
-            }
-            let errors = (self.n_dims)(tensor, &raw mut n_dims)
-                | (self.dtype)(tensor, &raw mut dtype)
-                | (self.device)(tensor, &raw mut device)
-                | (self.index)(tensor, &raw mut index)
-                | (self.sizes)(tensor, &raw mut sizes)
-                | (self.strides)(tensor, &raw mut strides)
-                | (aten.address)(tensor, &raw mut first);
-            if errors != 0 {
-                return None;
-            }
-        }
-        let n_dims = usize::try_from(n_dims).ok()?;
-        if n_dims == 0 || n_dims > MOST_DIMS || sizes.is_null() || strides.is_null() {
-            return None;
-        }
-        // SAFETY: PyTorch has filled in as many as the tensor has dimensions.
-        let (shape, strides) = unsafe {
-            (
-                slice::from_raw_parts(sizes, n_dims),
-                slice::from_raw_parts(strides, n_dims),
-            )
-        };
-        let device = aten.of_dlpack(device, index)?;
-        View::new(first, aten.kind(dtype)?, device, (shape, strides))
-    }
-
-    /// Frees what belongs to a kernel of its arguments.
-    ///
-    /// # Safety
-    /// The arguments are those that PyTorch has given the kernel, and nobody reads them afterwards.
-    unsafe fn release(&self, aten: &Aten, signature: &Signature, stack: &[u64]) {
-        // SAFETY: as the caller promises; the signature says which words are handles, and which are addresses of words.
-        unsafe {
-            for &at in signature.tensors {
-                (aten.delete)(pointer(stack[at]));
-            }
-            for &at in signature.optional_tensors {
-                if let Some(tensor) = optional(stack[at]) {
-                    (aten.delete)(pointer(tensor));
-                }
-            }
-            for &at in signature.optional_tensors.iter().chain(signature.optional) {
-                match &self.free {
-                    _ if stack[at] == 0 => {}
-                    Free::PyTorch(free) => {
-                        free(pointer(stack[at]));
-                    }
-                    Free::Cpp(free) => free(pointer(stack[at])),
-                }
-            }
-        }
-    }
-}
-
-impl Stream {
-    /// Of PyTorch's library for CUDA, which lies beside the other one.
-    fn of(library: &Path) -> Option<Stream> {
-        let library = aten::loaded(&library.with_file_name("libtorch_cuda.so"))?;
-        let name = b"aoti_torch_get_current_cuda_stream\0";
-        // SAFETY: the signature is that of `torch/csrc/inductor/aoti_torch/c/shim.h`, which PyTorch keeps.
-        let ask: Option<Symbol<_>> = unsafe { library.get(name).ok() };
-        let ask = ask.map(|ask| *ask)?;
-        Some(Stream {
-            ask,
-            _library: library,
-        })
-    }
-}
-
-fn pointer<T>(word: u64) -> *mut T {
-    std::ptr::with_exposed_provenance_mut(word as usize)
-}
-
-/// The word of an argument that may be None.
-///
-/// # Safety
-/// It is 0, or the address of a word.
-unsafe fn optional(word: u64) -> Option<u64> {
-    // SAFETY: as the caller promises.
-    (word != 0).then(|| unsafe { *pointer::<u64>(word) })
-}
-
-/// Where an operator's arguments are that belong to its kernel.
-struct Signature {
-    tensors: &'static [usize],
-    optional_tensors: &'static [usize],
-    /// Numbers that may be None.
-    optional: &'static [usize],
-}
 
 /// An operator with native kernels.
 #[derive(Clone, Copy)]
@@ -218,17 +31,24 @@ enum Operator {
     Forward,
     /// `plain_backward`: d_o, d_lse, q, k, v, o, lse; then the same numbers.
     Backward,
+    /// `aten::_scaled_dot_product_flash_attention`: q, k, v, dropout_p, is_causal, return_debug_mask, scale.
+    SdpaForward,
+    /// `aten::_scaled_dot_product_flash_attention_backward`: d_o, q, k, v, o, lse; cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal,
+    /// philox_seed, philox_offset, scale.
+    SdpaBackward,
 }
 
 /// How many operators there are.
-const N_OPERATORS: usize = 2;
+const N_OPERATORS: usize = 4;
 
 impl Operator {
-    /// By its name among those that Python registers kernels of.
+    /// By the name of its kernel.
     fn named(name: &str) -> Option<Operator> {
         match name {
             "forward" => Some(Operator::Forward),
             "backward" => Some(Operator::Backward),
+            "sdpa_forward" => Some(Operator::SdpaForward),
+            "sdpa_backward" => Some(Operator::SdpaBackward),
             _ => None,
         }
     }
@@ -237,6 +57,8 @@ impl Operator {
         match self {
             Operator::Forward => forward,
             Operator::Backward => backward,
+            Operator::SdpaForward => sdpa_forward,
+            Operator::SdpaBackward => sdpa_backward,
         }
     }
 
@@ -252,24 +74,43 @@ impl Operator {
                 optional_tensors: &[1],
                 optional: &[8, 9],
             },
+            Operator::SdpaForward => Signature {
+                tensors: &[0, 1, 2],
+                optional_tensors: &[],
+                optional: &[6],
+            },
+            Operator::SdpaBackward => Signature {
+                tensors: &[0, 1, 2, 3, 4, 5, 6, 7, 12, 13],
+                optional_tensors: &[],
+                optional: &[14],
+            },
         }
     }
 
-    /// The operator of the same arguments whose kernel is a function of Python.
-    fn of_python(self) -> &'static CStr {
+    /// The operator of the same arguments whose kernel is a function of Python, and how many results that one has, all of which are tensors.
+    fn of_python(self) -> (&'static CStr, usize) {
         match self {
-            Operator::Forward => c"ferroflash::plain_by_python",
-            Operator::Backward => c"ferroflash::plain_backward_by_python",
+            Operator::Forward => (c"ferroflash::plain_by_python", 2),
+            Operator::Backward => (c"ferroflash::plain_backward_by_python", 3),
+            Operator::SdpaForward => (c"ferroflash::sdpa_by_python", N_OF_SDPA),
+            Operator::SdpaBackward => (c"ferroflash::sdpa_backward_by_python", 3),
         }
     }
 
-    fn n_arguments(self) -> usize {
+    /// How many arguments it has, and how many results.
+    fn arity(self) -> (usize, usize) {
         match self {
-            Operator::Forward => 7,
-            Operator::Backward => 11,
+            Operator::Forward => (7, 2),
+            Operator::Backward => (11, 3),
+            Operator::SdpaForward => (7, 9),
+            Operator::SdpaBackward => (15, 3),
         }
     }
 }
+
+/// The results of SDPA's forward pass that are tensors and there: o, lse, two for the state of dropout, and the debug mask. Between lse and the
+/// others are two tensors that are not there, and the lengths of q and k.
+const N_OF_SDPA: usize = 5;
 
 unsafe extern "C-unwind" fn forward(stack: *mut u64, n_arguments: u64, n_results: u64) {
     // SAFETY: as PyTorch promises.
@@ -281,6 +122,40 @@ unsafe extern "C-unwind" fn backward(stack: *mut u64, n_arguments: u64, n_result
     unsafe { enter(Operator::Backward, stack, n_arguments, n_results) }
 }
 
+unsafe extern "C-unwind" fn sdpa_forward(stack: *mut u64, n_arguments: u64, n_results: u64) {
+    // SAFETY: as PyTorch promises.
+    unsafe { enter(Operator::SdpaForward, stack, n_arguments, n_results) }
+}
+
+unsafe extern "C-unwind" fn sdpa_backward(stack: *mut u64, n_arguments: u64, n_results: u64) {
+    // SAFETY: as PyTorch promises.
+    unsafe { enter(Operator::SdpaBackward, stack, n_arguments, n_results) }
+}
+
+/// What SDPA's operators give and take beside attention.
+struct Sdpa {
+    /// A greater head_dim is handed on.
+    most_head_dim: i64,
+    /// Shapes and types of the tensors for the state of dropout.
+    states: [(Vec<i64>, Kind); 2],
+}
+
+/// What Python says of SDPA: the greatest head_dim, and of two tensors shape and type.
+pub(super) type OfSdpa = (i64, [(Vec<i64>, String); 2]);
+
+impl Sdpa {
+    /// `None` of types that are not known.
+    fn of((most_head_dim, states): OfSdpa) -> Option<Sdpa> {
+        let [first, second] = states.map(|(shape, kind)| Some((shape, Kind::whole(&kind)?)));
+        let states = [first?, second?];
+        let is_known = |(shape, _): &(Vec<i64>, Kind)| shape.len() <= MOST_DIMS;
+        states.iter().all(is_known).then_some(Sdpa {
+            most_head_dim,
+            states,
+        })
+    }
+}
+
 /// What kernels serve by: they are plain functions, and get nothing else.
 static SERVING: OnceLock<Serving> = OnceLock::new();
 
@@ -288,6 +163,8 @@ static SERVING: OnceLock<Serving> = OnceLock::new();
 struct Serving {
     shared: Arc<Shared>,
     stable: Stable,
+    /// There where SDPA's operators have kernels.
+    sdpa: OnceLock<Sdpa>,
     n_served: [AtomicU64; N_OPERATORS],
 }
 
@@ -320,7 +197,7 @@ unsafe fn enter(operator: Operator, stack: *mut u64, n_arguments: u64, n_results
         Err(_) => "ferroflash panicked; this is a bug".to_owned(),
     };
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
-    let (function, file, line) = (operator.of_python(), c"ferroflash", 0);
+    let ((function, _), file, line) = (operator.of_python(), c"ferroflash", 0);
     // SAFETY: the texts end with 0. It throws C++'s exception, which goes through this function and those of the same ABI to PyTorch, which reads the text before.
     unsafe {
         (serving.stable.check)(false, function.as_ptr(), file.as_ptr(), line, text.as_ptr());
@@ -394,38 +271,78 @@ impl Serving {
         let Some(aten) = self.shared.means.memory.aten.as_ref() else {
             return Err("the door has no functions of PyTorch".to_owned());
         };
-        if n_arguments != operator.n_arguments() {
-            return Err(format!("an operator has {n_arguments} arguments"));
+        if (n_arguments, n_results) != operator.arity() {
+            let text = "an operator has arguments and results that ferroflash does not know";
+            return Err(format!("{text}: {n_arguments} and {n_results}"));
         }
         let room = Handles {
             aten,
             stable: &self.stable,
         };
-        // SAFETY: as the caller promises.
-        let served = unsafe {
+        // SAFETY: as the caller promises; SDPA's first argument is q.
+        let (lengths, served) = unsafe {
             match operator {
-                Operator::Forward => self.plain(room, stack),
-                Operator::Backward => self.plain_backward(room, stack),
+                Operator::Forward => (None, self.plain(room, stack)),
+                Operator::Backward => (None, self.plain_backward(room, stack)),
+                Operator::SdpaForward => (self.lengths(stack), self.sdpa(room, stack)),
+                Operator::SdpaBackward => (None, self.sdpa_backward(room, stack)),
             }
         };
-        let served = match served {
-            Ok(None) | Err(Failure::NoMemory) => {
-                // SAFETY: as the caller promises; the arguments are as they were.
-                return unsafe { self.hand_on(aten, operator, n_results, stack) };
+        let results = match served {
+            // SAFETY: as the caller promises; the arguments are as they were.
+            Ok(None) | Err(Failure::NoMemory) => unsafe { self.hand_on(aten, operator, stack)? },
+            Ok(Some(served)) => {
+                // SAFETY: as the caller promises; nobody reads them any more.
+                unsafe { self.stable.release(aten, &operator.signature(), stack) };
+                self.n_served[operator as usize].fetch_add(1, Ordering::Relaxed);
+                let word = |result: Handle<'_>| result.into_raw().expose_provenance() as u64;
+                served.into_iter().map(word).collect()
             }
-            Ok(Some(served)) => Ok(served),
-            Err(Failure::Text(text)) => Err(text),
+            Err(Failure::Text(text)) => {
+                // SAFETY: as above.
+                unsafe { self.stable.release(aten, &operator.signature(), stack) };
+                return Err(text);
+            }
         };
-        // SAFETY: as the caller promises; nobody reads them any more.
-        unsafe { self.stable.release(aten, &operator.signature(), stack) };
-        for (word, result) in stack.iter_mut().zip(served?) {
-            *word = result.into_raw().expose_provenance() as u64;
+        match (operator, &results[..]) {
+            (Operator::SdpaForward, &[o, lse, state, unused, mask]) => {
+                let [seqlen_q, seqlen_k] = lengths.unwrap_or_default();
+                let (first, second) = (self.undefined()?, self.undefined()?);
+                let all = [
+                    o, lse, first, second, seqlen_q, seqlen_k, state, unused, mask,
+                ];
+                stack[..n_results].copy_from_slice(&all);
+            }
+            _ if results.len() == n_results => stack[..n_results].copy_from_slice(&results),
+            _ => return Err("a kernel has given another number of results".to_owned()),
         }
-        self.n_served[operator as usize].fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Has Python's way serve a call.
+    /// A tensor that is not there.
+    fn undefined(&self) -> Result<u64, String> {
+        let mut tensor = null_mut();
+        // SAFETY: PyTorch fills a handle in.
+        match unsafe { (self.stable.undefined)(&raw mut tensor) } {
+            0 => Ok(tensor.expose_provenance() as u64),
+            _ => Err("PyTorch makes no tensor that is not there".to_owned()),
+        }
+    }
+
+    /// The lengths of q and k, `[batch, heads, seqlen, head_dim]`.
+    ///
+    /// # Safety
+    /// As for [`enter`], of SDPA's forward pass.
+    unsafe fn lengths(&self, stack: &[u64]) -> Option<[u64; 2]> {
+        let length = |tensor| {
+            // SAFETY: as the caller promises.
+            let [_, _, seqlen, _] = unsafe { self.stable.shape(pointer(tensor)) }?;
+            Some(seqlen.cast_unsigned())
+        };
+        Some([length(stack[0])?, length(stack[1])?])
+    }
+
+    /// Has Python's way serve a call; gives its results.
     ///
     /// # Safety
     /// As for [`enter`]; nobody has freed an argument.
@@ -433,19 +350,18 @@ impl Serving {
         &self,
         aten: &Aten,
         operator: Operator,
-        n_results: usize,
         stack: &mut [u64],
-    ) -> Result<(), String> {
-        let (name, overload) = (operator.of_python(), c"");
+    ) -> Result<Vec<u64>, String> {
+        let ((name, n_results), overload) = (operator.of_python(), c"");
         REFUSED.set(None);
         // SAFETY: the operator has the arguments of this one; PyTorch frees them, and puts results in their place, which are tensors, as many as
-        // those of this one.
+        // is said; there is room for them, since each operator has more arguments.
         let error = unsafe {
             let (name, overload) = (name.as_ptr(), overload.as_ptr());
             (self.stable.call)(name, overload, stack.as_mut_ptr(), VERSION)
         };
         match (REFUSED.take(), error) {
-            (None, 0) => Ok(()),
+            (None, 0) => Ok(stack[..n_results].to_vec()),
             (Some(text), 0) => {
                 for &result in &stack[..n_results] {
                     // SAFETY: as above.
@@ -495,6 +411,92 @@ impl Serving {
             let d_lse = optional(stack[1]).map(pointer);
             self.gradients(room, qkv, (outputs, d_lse), &numbers, Order::RowsFirst)
         }
+    }
+
+    /// o, lse, and what SDPA wants beside them; `None` where Python's way is to serve the call.
+    ///
+    /// # Safety
+    /// As for [`enter`], of SDPA's forward pass.
+    unsafe fn sdpa<'a>(
+        &self,
+        room: Handles<'a>,
+        stack: &[u64],
+    ) -> Result<Option<Vec<Handle<'a>>>, Failure> {
+        let (dropout_p, wants_mask) = (f64::from_bits(stack[3]), truth(stack[5]));
+        let qkv = [stack[0], stack[1], stack[2]].map(pointer);
+        // SAFETY: as the caller promises.
+        let scale = unsafe { optional(stack[6]) };
+        // SAFETY: as the caller promises.
+        let numbers = unsafe { self.numbers_of_sdpa(dropout_p, truth(stack[4]), scale, qkv[0]) };
+        let (Some(numbers), Some(sdpa), false) = (numbers, self.sdpa.get(), wants_mask) else {
+            return Ok(None);
+        };
+        // SAFETY: as the caller promises.
+        let Some(mut results) = (unsafe { self.outputs(room, qkv, &numbers, Order::HeadsFirst) })?
+        else {
+            return Ok(None);
+        };
+        // SAFETY: as the caller promises.
+        let q = unsafe { room.stable.view(room.aten, qkv[0]) };
+        let Some((kind, ordinal)) = q.and_then(|q| Some((Kind::of(q.dtype()?), q.ordinal())))
+        else {
+            return Ok(None);
+        };
+        let states = sdpa.states.iter();
+        let wanted = states.map(|(shape, kind)| Wanted::of(shape, *kind));
+        for wanted in wanted.chain([Wanted::of(&[0], kind)]) {
+            let made = room.aten.empty(&wanted, ordinal);
+            results.push(made.ok_or(Failure::NoMemory)?);
+        }
+        Ok(Some(results))
+    }
+
+    /// The gradients of q, k and v; `None` where Python's way is to serve the call.
+    ///
+    /// # Safety
+    /// As for [`enter`], of SDPA's backward pass.
+    unsafe fn sdpa_backward<'a>(
+        &self,
+        room: Handles<'a>,
+        stack: &[u64],
+    ) -> Result<Option<Vec<Handle<'a>>>, Failure> {
+        let dropout_p = f64::from_bits(stack[10]);
+        let qkv = [stack[1], stack[2], stack[3]].map(pointer);
+        let outputs = [stack[4], stack[5], stack[0]].map(pointer);
+        // SAFETY: as the caller promises.
+        unsafe {
+            let (causal, scale) = (truth(stack[11]), optional(stack[14]));
+            match self.numbers_of_sdpa(dropout_p, causal, scale, qkv[0]) {
+                None => Ok(None),
+                Some(numbers) => {
+                    self.gradients(room, qkv, (outputs, None), &numbers, Order::HeadsFirst)
+                }
+            }
+        }
+    }
+
+    /// Those of a call of SDPA; `None` of a call that PyTorch's own kernels serve, which Python's way finds the reason for.
+    ///
+    /// # Safety
+    /// q is a handle of PyTorch's that nobody deletes meanwhile.
+    unsafe fn numbers_of_sdpa(
+        &self,
+        dropout_p: f64,
+        causal: bool,
+        scale: Option<u64>,
+        q: *mut c_void,
+    ) -> Option<Numbers> {
+        let softmax_scale = scale.map(f64::from_bits);
+        // SAFETY: as the caller promises.
+        let [.., head_dim] = unsafe { self.stable.shape(q) }?;
+        let is_ours = dropout_p == 0.0
+            && softmax_scale.is_none_or(|scale| scale > 0.0)
+            && head_dim <= self.sdpa.get()?.most_head_dim;
+        is_ours.then_some(Numbers {
+            softmax_scale,
+            right: causal.then_some(0),
+            ..Numbers::default()
+        })
     }
 
     /// A call of tensors that are as kernels read them.
@@ -623,6 +625,7 @@ pub(super) fn put(
     shared: &Arc<Shared>,
     (namespace, key): (&str, &str),
     operators: &[(String, String)],
+    sdpa: Option<OfSdpa>,
 ) -> Option<Kernels> {
     let library = shared.path.as_deref()?;
     let aten = shared.means.memory.aten.as_ref()?;
@@ -632,6 +635,7 @@ pub(super) fn put(
         let _ = SERVING.set(Serving {
             shared: Arc::clone(shared),
             stable,
+            sdpa: OnceLock::new(),
             n_served: Default::default(),
         });
     }
@@ -639,6 +643,10 @@ pub(super) fn put(
     let stable = &serving.stable;
     if !Arc::ptr_eq(&serving.shared, shared) || (key == "CUDA" && stable.stream.is_none()) {
         return None;
+    }
+    if let Some(sdpa) = sdpa {
+        // Whoever says it says the same.
+        let _ = serving.sdpa.set(Sdpa::of(sdpa)?);
     }
     let text = |text: &str| CString::new(text).ok();
     let mut named = Vec::new();

@@ -10,6 +10,7 @@
 //! | `room` | the stream and the memory of a pass |
 //! | `aten` | memory for results |
 //! | `boxed` | kernels of operators in native code |
+//! | `stable` | PyTorch's functions for these |
 //!
 //! A call is plain where nobody but its caller has to see it, its tensors are tensors of PyTorch and nothing more, and its numbers are numbers. Whatever
 //! is not makes the door answer `None`, and Python goes on by the operators. So does whatever is not known: the door refuses nothing itself. What
@@ -26,6 +27,7 @@ mod boxed;
 mod planned;
 mod read;
 mod room;
+mod stable;
 mod torch;
 mod view;
 mod words;
@@ -40,6 +42,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use aten::Memory;
+use boxed::OfSdpa;
 pub(crate) use boxed::{Kernels, refuse};
 use planned::OfOutputs;
 pub(crate) use planned::Planned;
@@ -134,18 +137,21 @@ impl Door {
         })
     }
 
-    /// Puts native kernels behind operators of a namespace, for tensors of a dispatch key: each operator's name, and which kernel it gets, "forward" or
-    /// "backward". None where PyTorch has not what that needs, and where another door's kernels are there: one door of a process serves operators.
+    /// Puts native kernels behind operators of a namespace, for tensors of a dispatch key: each operator's name, and which kernel it gets, "forward",
+    /// "backward", "sdpa_forward" or "sdpa_backward". `sdpa`, which the last two need, is the greatest head_dim, and shape and type of the two results for
+    /// the state of dropout. None where PyTorch has not what that needs, and where another door's kernels are there: one door of a process serves operators.
+    #[pyo3(signature = (namespace, key, operators, sdpa=None))]
     fn put_kernels(
         &self,
         namespace: &str,
         key: &str,
         operators: Vec<(String, String)>,
+        sdpa: Option<OfSdpa>,
     ) -> Option<Kernels> {
-        boxed::put(&self.shared, (namespace, key), &operators)
+        boxed::put(&self.shared, (namespace, key), &operators, sdpa)
     }
 
-    /// How many calls native kernels have served by this door: of "forward", and of "backward".
+    /// How many calls native kernels have served by this door, each of the four.
     #[getter]
     fn n_served(&self) -> Vec<u64> {
         boxed::n_served(&self.shared).to_vec()

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ferroflash::Dtype;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -158,11 +157,7 @@ struct Results {
 impl Results {
     /// `None` where kernels do not write a result that is in the order of this tensor's memory.
     fn like(view: &View, order: Order) -> Option<Results> {
-        let kind = match view.dtype()? {
-            Dtype::Bf16 => Kind::Bf16,
-            Dtype::F16 => Kind::F16,
-            Dtype::F32 => Kind::F32,
-        };
+        let kind = Kind::of(view.dtype()?);
         let (view, strides) = match order {
             Order::RowsFirst => (*view, None),
             Order::HeadsFirst => (view.turned()?, Some(view.strides_in_order()?)),
