@@ -391,7 +391,7 @@ def _backward_of(
     """Those of q, k and v, with q, k, v, o and lse saved; then what is wanted beside them."""
     # Where a graph of this pass is wanted, the operator says that it has no derivative.
     if d_o is None or torch.is_grad_enabled() or not _are_plain(d_o, d_o if d_lse is None else d_lse, *saved):
-        if beside is None and not lengths:
+        if beside is None and _is_plain(lengths, planned.numbers[:2]):
             return _plain_gradients(d_o, d_lse, saved, planned.numbers[2:])
         options = *(lengths or (None,) * N_LENGTHS), *planned.numbers, *spelled(beside)
         return _gradients(d_o, d_lse, saved, options, wanted)
