@@ -241,9 +241,8 @@ impl Edits {
         let mut mask = bound.as_ref().map(Bound::evaluator);
         let mut sees = vec![false; sequence.sizes.row_elems()];
         sequence.each_pair(|pair| {
-            let row = sequence.number(pair) / sequence.sizes.seqlen_k;
             let mut shown = |mask: &mut Evaluator<f64>| mask.mask(&sequence.place(pair));
-            sees[row] |= counts(pair) && mask.as_mut().is_none_or(&mut shown);
+            sees[sequence.row(pair)] |= counts(pair) && mask.as_mut().is_none_or(&mut shown);
         });
         sees
     }
@@ -254,13 +253,17 @@ impl Sequence {
         self.sizes.row_elems() * self.sizes.seqlen_k
     }
 
-    /// The number of a pair among all.
-    fn number(&self, pair: Pair) -> usize {
+    /// The row of a pair's query, in the order of lse.
+    fn row(&self, pair: Pair) -> usize {
         let Sizes {
             heads_q, seqlen_q, ..
         } = self.sizes;
-        let row = (pair.batch * heads_q + pair.head) * seqlen_q + pair.query;
-        row * self.sizes.seqlen_k + pair.key
+        (pair.batch * heads_q + pair.head) * seqlen_q + pair.query
+    }
+
+    /// The number of a pair among all.
+    fn number(&self, pair: Pair) -> usize {
+        self.row(pair) * self.sizes.seqlen_k + pair.key
     }
 
     /// Where a pair lies, as an expression is told.

@@ -30,12 +30,12 @@ pub struct Bench {
 }
 
 /// The command with kernels as they are in the sources.
-const FEATURES: &str = "cli,build-kernels";
+const FEATURES: [&str; 1] = ["build-kernels"];
 
 /// What the command says of the devices, a line for each.
 fn machine(workspace: &Workspace) -> Result<Vec<String>> {
     let output = workspace
-        .ferroflash("run", FEATURES)
+        .ferroflash("run", &FEATURES)
         .args(["--", "info"])
         .stderr(Stdio::inherit())
         .output()?;
@@ -88,7 +88,7 @@ fn measure(workspace: &Workspace, options: &Bench) -> Result<String> {
         .read()
         .unwrap_or_default();
     let machine = machine(workspace)?;
-    let mut command = workspace.ferroflash("run", FEATURES);
+    let mut command = workspace.ferroflash("run", &FEATURES);
     command
         .args(["--", "bench", "--json"])
         .args(&options.arguments)

@@ -76,23 +76,25 @@ pub fn bundle(workspace: &Workspace, options: &Bundle) -> Result<()> {
         "-p",
         "ferroflash",
         "-p",
+        "ferroflash-cli",
+        "-p",
         "ferroflash-driver",
         "--features",
         "ferroflash/emulator,conformance/build-kernels,ferroflash-driver/cust",
     ];
     let command = [
-        "--bin",
-        "ferroflash",
+        "--bins",
         "-p",
-        "ferroflash",
+        "ferroflash-cli",
         "--features",
-        "cli,build-kernels",
+        "build-kernels",
     ];
     for (what, selection) in [("the command", &command[..]), ("the tests", &tests[..])] {
         let (executables, state) = executables(workspace, selection)?;
         for executable in executables {
-            let folder = executable.manifest.parent().and_then(Path::file_name);
-            let folder = Path::new(folder.context("a package has a folder")?);
+            let folder = executable.manifest.parent();
+            let folder = folder.context("a package has a folder")?;
+            let folder = folder.strip_prefix(&workspace.root)?;
             // Tests expect to run in the folder of their package, with its manifest.
             let copy = match executable.is_test {
                 true => folder.join(format!("{}.test", executable.name)),

@@ -9,10 +9,15 @@ use crate::digest;
 use crate::tidy::without_comments;
 
 /// Folders and files of the workspace that decide what a suite does.
-const SEEN: [&str; 9] = [
+const SEEN: [&str; 14] = [
     "Cargo.lock",
     "Cargo.toml",
-    "host",
+    "host/Cargo.toml",
+    "host/build",
+    "host/build.rs",
+    "host/driver",
+    "host/ptx",
+    "host/src",
     "kernels-gpu",
     "tests/Cargo.toml",
     "tests/src",

@@ -42,18 +42,14 @@ impl Workspace {
         std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
     }
 
-    /// cargo's `verb` (`build` or `run`) on the command `ferroflash` with these features, in release.
-    pub fn ferroflash(&self, verb: &str, features: &str) -> Command {
+    /// cargo's `verb` (`build` or `run`) on the command `ferroflash`, in release, with these features beside those that it has by default.
+    pub fn ferroflash(&self, verb: &str, features: &[&str]) -> Command {
         let mut command = Command::new(self.cargo());
         command.current_dir(&self.root).args([verb, "--release"]);
-        command.args([
-            "--package",
-            "ferroflash",
-            "--features",
-            features,
-            "--bin",
-            "ferroflash",
-        ]);
+        command.args(["--package", "ferroflash-cli"]);
+        for feature in features {
+            command.args(["--features", feature]);
+        }
         command
     }
 

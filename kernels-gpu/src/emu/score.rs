@@ -71,7 +71,7 @@ pub(crate) fn begin_block_apart(first_column: u32) {
     let scores = own.get().expect("a tile has been begun");
     let given = scores.given(edit);
     let Some(score) = &edit.score else { return };
-    let score = given.given_to(score);
+    let score = given.bind(score);
     let row_terms = scores.tile.rows.map(|row| {
         let place = place(&scores, row, first_column);
         let tensors = OfRows::new(&score, scores.rows);
@@ -116,10 +116,10 @@ pub(crate) fn edit_with_gradient(x: &mut [f32; 4], n: usize) -> [f32; 4] {
     let first_column = scores.first_column.expect("a block has been begun");
     let given = scores.given(edit);
     let [score, mask, derivative] =
-        [&edit.score, &edit.mask, &edit.derivative].map(|own| Some(given.given_to(own.as_ref()?)));
-    let mut score = score.as_ref().map(Taken::evaluator);
-    let mut mask = mask.as_ref().map(Taken::evaluator);
-    let mut derivative = derivative.as_ref().map(Taken::evaluator);
+        [&edit.score, &edit.mask, &edit.derivative].map(|own| Some(given.bind(own.as_ref()?)));
+    let mut score = score.as_ref().map(BoundExpression::evaluator);
+    let mut mask = mask.as_ref().map(BoundExpression::evaluator);
+    let mut derivative = derivative.as_ref().map(BoundExpression::evaluator);
     let mut gradient = [1.0; 4];
     for (idx, x) in x.iter_mut().enumerate() {
         let column = first_column + 8 * n as u32 + idx as u32 % 2;
@@ -149,8 +149,8 @@ pub(crate) fn shows(n: usize) -> [bool; 4] {
     let scores = scores.expect("a tile has been begun");
     let first_column = scores.first_column.expect("a block has been begun");
     let given = scores.given(edit);
-    let mask = edit.mask.as_ref().map(|mask| given.given_to(mask));
-    let mut mask = mask.as_ref().map(Taken::evaluator);
+    let mask = edit.mask.as_ref().map(|mask| given.bind(mask));
+    let mut mask = mask.as_ref().map(BoundExpression::evaluator);
     [0, 1, 2, 3].map(|idx| {
         let column = first_column + 8 * n as u32 + idx as u32 % 2;
         let place = place(&scores, scores.tile.rows[idx / 2], column);
@@ -187,7 +187,7 @@ struct Given<'a> {
 }
 
 impl Given<'_> {
-    fn given_to<'e>(&self, expression: &'e Expression) -> Taken<'e> {
+    fn bind<'e>(&self, expression: &'e Expression) -> BoundExpression<'e> {
         let params = self.edit.params();
         let values = expression.params().iter().map(|param| {
             let slot = params.iter().position(|other| other == param);
@@ -197,7 +197,7 @@ impl Given<'_> {
                 Type::F32 | Type::Bool => ParamValue::F32(f32::from_bits(bits)),
             }
         });
-        Taken {
+        BoundExpression {
             expression,
             values: values.collect(),
             tensors: InMemory::new(self, expression),
@@ -206,13 +206,13 @@ impl Given<'_> {
 }
 
 /// An expression and what it takes of that.
-struct Taken<'e> {
+struct BoundExpression<'e> {
     expression: &'e Expression,
     values: Vec<ParamValue>,
     tensors: InMemory,
 }
 
-impl Taken<'_> {
+impl BoundExpression<'_> {
     fn evaluator(&self) -> Evaluator<'_, f32> {
         let evaluator = Evaluator::new(self.expression, &self.values, &self.tensors);
         evaluator.expect("the launch gives what the expression takes")
@@ -272,12 +272,12 @@ struct OfRows<'a> {
 }
 
 impl OfRows<'_> {
-    fn new<'a>(taken: &'a Taken<'_>, rows: ScoreRows) -> OfRows<'a> {
+    fn new<'a>(bound: &'a BoundExpression<'_>, rows: ScoreRows) -> OfRows<'a> {
         let column = match rows {
             ScoreRows::Queries => Index::Key,
             ScoreRows::Keys => Index::Query,
         };
-        let expression = taken.expression;
+        let expression = bound.expression;
         let mut is_of_columns = vec![false; expression.tensors().len()];
         for (node, depends) in expression.nodes().iter().zip(expression.dependencies()) {
             if let Node::Read(tensor, _) = node {
@@ -285,7 +285,7 @@ impl OfRows<'_> {
             }
         }
         OfRows {
-            tensors: &taken.tensors,
+            tensors: &bound.tensors,
             is_of_columns,
             are_numbers: Cell::new(true),
         }

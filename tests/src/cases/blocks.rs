@@ -21,7 +21,7 @@ const LENGTHS: [(usize, usize); 6] = [
 const SIZES: [(usize, usize); 4] = [(128, 128), (256, 128), (128, 384), (1024, 256)];
 
 /// `(batch, heads_q, heads_k)`.
-const HEADS: [(usize, usize, usize); 4] = [(1, 2, 2), (2, 2, 2), (2, 2, 1), (1, 4, 2)];
+const HEADS: [(usize, usize, usize); 4] = [(1, 2, 2), (2, 2, 2), (2, 2, 1), (1, 3, 1)];
 
 const EACH: [Each; 4] = [Each::Shared, Each::Head, Each::Batch, Each::BatchAndHead];
 

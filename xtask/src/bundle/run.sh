@@ -10,12 +10,12 @@
 here=$(cd "$(dirname "$0")" && pwd)
 programs=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
-    programs+=("$here"/bin/*/"$1.test")
+    mapfile -t -O ${#programs[@]} programs < <(find "$here/bin" -name "$1.test" | sort)
     shift
 done
 [ "$1" = -- ] && shift
 if [ ${#programs[@]} -eq 0 ]; then
-    programs=("$here"/bin/*/*.test)
+    mapfile -t programs < <(find "$here/bin" -name "*.test" | sort)
 fi
 
 scratch=$(mktemp -d)
@@ -25,7 +25,8 @@ broken=()
 for program in "${programs[@]}"; do
     name=$(basename "$program" .test)
     # cargo runs a test in the folder of its package.
-    package=$here/$(basename "$(dirname "$program")")
+    folder=$(dirname "$program")
+    package=$here/${folder#"$here/bin/"}
     echo "== $name"
     (
         cd "$package" || exit 1

@@ -21,7 +21,7 @@ struct Quoted {
 
 /// The files that quote, as far as they are here: a package that stands alone has none.
 fn files() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut files = vec![root.join("README.md"), root.join("tests/benches/README.md")];
     let chapters = fs::read_dir(root.join("docs/src")).into_iter().flatten();
     let chapters = chapters.flatten().map(|chapter| chapter.path());

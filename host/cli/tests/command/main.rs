@@ -1,5 +1,4 @@
 //! The command: what it prints and writes, and its exit codes.
-#![cfg(feature = "cli")]
 
 mod blocks;
 mod decode;
@@ -36,7 +35,7 @@ fn ferroflash(arguments: &[&str]) -> Output {
 /// A real input of the repository, by name.
 fn real(name: &str) -> String {
     let package = place("CARGO_MANIFEST_DIR", env!("CARGO_MANIFEST_DIR"));
-    let folder = package.join("../tests/data");
+    let folder = package.join("../../tests/data");
     folder.join(name).to_str().unwrap().to_owned()
 }
 

@@ -194,7 +194,7 @@ fn options_that_cannot_be_meant_are_bad_input() {
 
 /// A real `ptxas`: of the search path, a toolkit, or what `cargo xtask tools` has unpacked.
 fn real_ptxas() -> Option<PathBuf> {
-    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/nvidia/cu13/bin");
+    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/nvidia/cu13/bin");
     let path = std::env::var_os("PATH").unwrap_or_default();
     let toolkit = std::env::var_os("CUDA_PATH").map(|folder| Path::new(&folder).join("bin"));
     std::env::split_paths(&path)
