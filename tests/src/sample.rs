@@ -92,9 +92,9 @@ impl Choice {
         }
     }
 
-    /// Whether a case runs once only: of a sample, every sixth one runs a second time.
+    /// Whether a case runs once only: of a sample, every twelfth one runs a second time.
     pub fn runs_once(&self, number: usize) -> bool {
-        matches!(self, Choice::Sample(seed) if !seed.wrapping_add(number as u64).is_multiple_of(6))
+        matches!(self, Choice::Sample(seed) if !seed.wrapping_add(number as u64).is_multiple_of(12))
     }
 
     /// How many random problems run, of this many.

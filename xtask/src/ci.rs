@@ -113,7 +113,7 @@ impl Run {
         let of_bindings = thread::scope(|scope| {
             let bindings = scope.spawn(|| {
                 let mut run = Run::new();
-                run.bindings(workspace);
+                run.bindings(workspace, seed);
                 run
             });
             self.of_workspace(workspace, seed);
@@ -143,10 +143,10 @@ impl Run {
         self.parts(workspace, seed, &long);
     }
 
-    fn bindings(&mut self, workspace: &Workspace) {
+    fn bindings(&mut self, workspace: &Workspace, seed: u64) {
         for binding in bindings::FOLDERS {
             let name = format!("{binding}: clippy, build");
-            self.check(&name, bindings::build(workspace, binding));
+            self.check(&name, bindings::build(workspace, binding, seed));
             let name = format!("{binding}: test");
             self.step(&name, bindings::count_of(workspace, binding));
         }

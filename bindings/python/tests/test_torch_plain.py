@@ -82,6 +82,8 @@ OPTIONS = [{}, {"causal": True}, {"window": (5, 2)}, {"softmax_scale": 0.3, "cau
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_a_compiled_call_has_the_operators(device, dtype, options):
     """Graphs name them, and results and gradients are those of float64, at the first call and at those that native kernels serve."""
+    if (device, dtype) == ("cuda", torch.float32) and "num_splits" in options:
+        pytest.skip("no kernel of a GPU divides the keys of float32")
     q, k, v = inputs(device, dtype=dtype)
     call, seen = compiled_with_graphs(lambda q, k, v: _torch.attention(q, k, v, **options))
     wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
