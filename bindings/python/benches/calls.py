@@ -16,7 +16,6 @@ Providers run in shuffled order within each round. `fa4` is flash-attn-4, where 
 | sdpa | `scaled_dot_product_attention`, its own choice of a backend, on tensors `[batch, heads, seqlen, head_dim]` |
 | sdpa, transposed | with the four transpositions that a model needs around it |
 | installed | sdpa with `ferroflash.install()`; on the processor, where SDPA does not ask for it, PyTorch's operator behind it |
-| installed, without the door | the same by our operators |
 """
 
 from __future__ import annotations
@@ -138,12 +137,6 @@ def installed(device: str) -> Iterator[None]:
         overrides.remove()
 
 
-@contextmanager
-def installed_without_the_door(device: str) -> Iterator[None]:
-    with installed(device), without_the_door():
-        yield
-
-
 class Alone:
     """Our passes on addresses."""
 
@@ -200,9 +193,8 @@ def hosted(
         "sdpa": (passes(bare, turned, d_o.transpose(1, 2)), nullcontext),
         "sdpa, transposed": (passes(sdpa, inputs, d_o), nullcontext),
     }
-    of_sdpa = passes(bare if device == "cuda" else behind, turned, d_o.transpose(1, 2))
-    rows["installed"] = (of_sdpa, lambda: installed(device))
-    rows["installed, without the door"] = (of_sdpa, lambda: installed_without_the_door(device))
+    of_sdpa = bare if device == "cuda" else behind
+    rows["installed"] = (passes(of_sdpa, turned, d_o.transpose(1, 2)), lambda: installed(device))
     if device == "cuda":
         others = {name: row for name, row in providers().items() if name != "ferroflash"}
         rows |= {name: (passes(attention, inputs, d_o), context) for name, (attention, context) in others.items()}

@@ -2,7 +2,7 @@
 //!
 //! A call may take as few microseconds as a launch from the host. So calls are captured into a graph, which launches them back
 //! to back. Each reads another view of a pool of keys and values, as a model's layers have caches of their own, so that L2 does
-//! not hold them; views of less than 2 MiB it may hold after all, for there are [`MAX_VIEWS`] at most. A graph repeats its round
+//! not hold them; views of less than 2 MiB it may hold after all, for there are `MAX_VIEWS` at most. A graph repeats its round
 //! of views until a replay takes [`REPLAY_MS`], so that the launch of the graph itself does not count. The time of a call is that
 //! between the ends of two replays, divided by the calls of one; the median of the replays counts. All calls read the same q and
 //! write the same o and lse, which are small.
@@ -13,7 +13,7 @@
 //! | file | what |
 //! |---|---|
 //! | [`pool`] | keys and values of all cases |
-//! | [`reference`] | what a call should give |
+//! | [`mod@reference`] | what a call should give |
 //! | [`room`] | how much memory there is, how many views |
 //! | [`new_rows`] | appends |
 
