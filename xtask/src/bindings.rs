@@ -78,20 +78,20 @@ fn tests(workspace: &Workspace, folder: &str, flag: &str) -> Command {
     tests
 }
 
-/// Runs the tests that need no GPU.
-pub fn count(workspace: &Workspace) -> Result<Counts> {
+/// Runs the tests that need no GPU. The seed decides which random problems they take.
+pub fn count(workspace: &Workspace, seed: u64) -> Result<Counts> {
     let mut counts = Counts::default();
     for folder in FOLDERS {
-        counts.add(count_of(workspace, folder)?);
+        counts.add(count_of(workspace, folder, seed)?);
     }
     Ok(counts)
 }
 
 /// Runs those of one of them.
-pub fn count_of(workspace: &Workspace, folder: &str) -> Result<Counts> {
+pub fn count_of(workspace: &Workspace, folder: &str, seed: u64) -> Result<Counts> {
     eprintln!("the tests of {folder}");
     match folder {
-        python::FOLDER => python::count(workspace),
+        python::FOLDER => python::count(workspace, seed),
         _ => test::run(tests(workspace, folder, "--no-fail-fast")),
     }
 }

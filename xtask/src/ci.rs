@@ -148,7 +148,7 @@ impl Run {
             let name = format!("{binding}: clippy, build");
             self.check(&name, bindings::build(workspace, binding, seed));
             let name = format!("{binding}: test");
-            self.step(&name, bindings::count_of(workspace, binding));
+            self.step(&name, bindings::count_of(workspace, binding, seed));
         }
     }
 

@@ -80,7 +80,7 @@ pub fn build_tested(workspace: &Workspace) -> Result<Option<(PathBuf, PathBuf)>>
 }
 
 /// Builds a wheel, installs it, and runs the tests of the package on it. Where there is no Python, none runs.
-pub fn count(workspace: &Workspace) -> Result<Counts> {
+pub fn count(workspace: &Workspace, seed: u64) -> Result<Counts> {
     let mut counts = Counts::default();
     if let Err(error) = available() {
         counts.add_not_run(&format!("{FOLDER}: {error:#}"), 1);
@@ -94,6 +94,7 @@ pub fn count(workspace: &Workspace) -> Result<Counts> {
     programs::run(pip(&python).args(install).arg(&package).arg(wheel))?;
     let mut pytest = Command::new(python);
     pytest.env("PYTHONPATH", &package);
+    pytest.env("SEED", seed.to_string());
     pytest.current_dir(workspace.root.join(FOLDER)).args([
         "-m",
         "pytest",

@@ -33,7 +33,7 @@ pub struct Test {
     #[arg(long, conflicts_with = "full")]
     pub changed: bool,
     /// Runs the tests of the bindings to other frameworks instead, workspaces of their own under bindings/.
-    #[arg(long, conflicts_with_all = ["quick", "full", "seed", "changed"])]
+    #[arg(long, conflicts_with_all = ["quick", "full", "changed"])]
     pub bindings: bool,
 }
 
@@ -108,7 +108,13 @@ impl Counts {
 /// Runs the tests, prints the counts.
 pub fn test(workspace: &Workspace, options: &Test) -> Result<bool> {
     let counts = match options.bindings {
-        true => bindings::count(workspace)?,
+        true => {
+            let seed = options.seed.unwrap_or_else(any_seed);
+            eprintln!(
+                "seed {seed}: `cargo xtask test --bindings --seed {seed}` takes the same problems"
+            );
+            bindings::count(workspace, seed)?
+        }
         false => count(workspace, options)?,
     };
     counts.print_reasons();

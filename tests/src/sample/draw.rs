@@ -6,7 +6,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 /// Of the cases that a sample need not have, one in so many runs, where all cases of a set cost the same.
-const ONE_IN: f64 = 32.0;
+const ONE_IN: f64 = 64.0;
 
 /// Of the strata that only [`Share::Sixth`] asks for, a sample has one in so many.
 const STRATA_ONE_IN: u64 = 6;
