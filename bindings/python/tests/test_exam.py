@@ -183,9 +183,9 @@ def test_a_summary_counts_a_record() -> None:
         {"case": "test_a[3-4]", "outcome": "failed", "seconds": 1.0, "message": "assert"},
         {"case": "test_a[5-6]", "outcome": "skipped", "seconds": 0.0, "message": ""},
     ]
-    text = run.Summary([{"plan": tests}, *cases]).text("fa2")
+    text = run.Summary([{"plan": tests}, *cases], 2.0).text("fa2")
     head, *rest = text.splitlines()
-    assert head == ("fa2: 11 cases, 4 selected, 3 in the sample, 3 ran in 2 s: 1 passed, 1 failed, 1 skipped themselves")
+    assert head == ("fa2: 11 cases, 4 selected, 3 in the sample, 3 ran in 2 s (90 a minute): 1 passed, 1 failed, 1 skipped themselves")
     rows = [line.split() for line in rest]
     assert ["test_a", "9", "4", "3", "1", "1", "1"] in rows
     assert ["dropout", "6"] in rows
@@ -193,6 +193,8 @@ def test_a_summary_counts_a_record() -> None:
 
 
 FILE = """
+import os
+
 import pytest
 import torch
 from flash_attn import flash_attn_func
@@ -206,6 +208,11 @@ from flash_attn.flash_attn_interface import USE_TRITON_ROCM, _get_block_size_n
 def test_output(seqlen_q, seqlen_k, d, dropout_p):
     if seqlen_q == 1:
         pytest.skip("too short")
+    if "hungry" in os.environ and (d, seqlen_q) == (32, 7):
+        mark = os.environ["hungry"]
+        if not os.path.exists(mark):
+            open(mark, "w").close()
+            raise torch.OutOfMemoryError("the other jobs have it")
     q, k = torch.randn(1, seqlen_q, 2, d), torch.randn(1, seqlen_k, 2, d)
     assert flash_attn_func(q, k, k, dropout_p).shape == q.shape
     assert (d, seqlen_q) != (64, 3), "planted"
@@ -218,6 +225,17 @@ def test_private():
 def test_flash_attn_generator_arg_must_be_none():
     raise AssertionError("left out")
 """
+
+
+OUTCOMES = {
+    "test_output[3-5-32-0.0]": "passed",
+    "test_output[3-5-64-0.0]": "failed",
+    "test_output[7-4-32-0.0]": "passed",
+    "test_output[7-4-64-0.0]": "passed",
+    "test_output[1-1-32-0.0]": "skipped",
+    "test_output[1-1-64-0.0]": "skipped",
+    "test_private": "failed",
+}
 
 
 @pytest.fixture
@@ -247,15 +265,7 @@ def test_a_file_of_tests_is_examined(checkout: Path) -> None:
     assert status == 1
     assert "14 cases, 7 selected, 7 in the sample, 7 ran" in text
     outcomes = {case["case"]: case["outcome"] for case in cases}
-    assert outcomes == {
-        "test_output[3-5-32-0.0]": "passed",
-        "test_output[3-5-64-0.0]": "failed",
-        "test_output[7-4-32-0.0]": "passed",
-        "test_output[7-4-64-0.0]": "passed",
-        "test_output[1-1-32-0.0]": "skipped",
-        "test_output[1-1-64-0.0]": "skipped",
-        "test_private": "failed",
-    }
+    assert outcomes == OUTCOMES
     messages = {case["case"]: case.get("message", "") for case in cases}
     assert "planted" in messages["test_output[3-5-64-0.0]"]
     assert "too short" in messages["test_output[1-1-32-0.0]"]
@@ -272,6 +282,19 @@ def test_matches_and_samples_of_a_file(checkout: Path) -> None:
     *_, (again, *repeated) = examine(checkout, "--sample", "3", "--seed", "4")
     assert [case["case"] for case in repeated] == [case["case"] for case in cases]
     assert (head, head["seed"]) == (again, 4)
+
+
+def test_jobs_share_the_cases_and_one_that_found_no_memory_runs_again_alone(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("hungry", str(checkout / "mark"))
+    kernels = checkout / "kernels"
+    status, text, (_, *cases) = examine(checkout, "--jobs", "2", "--kernels", str(kernels))
+    assert status == 1 and "7 in the sample, 7 ran" in text
+    assert {case["case"]: case["outcome"] for case in cases} == OUTCOMES
+    assert kernels.is_dir()
+    record = checkout / "record"
+    assert sorted(path.name for path in record.glob("*.txt")) == ["fa2-0.txt", "fa2-1.txt", "fa2-alone.txt"]
+    assert (checkout / "mark").exists()
+    assert (record / "fa2-alone.cases").read_text() == "test_output[7-4-32-0.0]"
 
 
 def test_counting_runs_nothing(checkout: Path) -> None:

@@ -27,6 +27,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--exam-seed", type=int, default=0)
     group.addoption("--exam-seconds", type=float)
     group.addoption("--exam-match", default="")
+    group.addoption("--exam-jobs", type=int, default=1)
+    group.addoption("--exam-job", type=int, default=0)
+    group.addoption("--exam-cases", type=Path)
+    group.addoption("--exam-kernels")
     group.addoption("--exam-original", action="store_true")
 
 
@@ -35,6 +39,10 @@ def pytest_configure(config: pytest.Config) -> None:
         if config.option.collectonly:
             _pretend_hopper()
         modules.install(config.option.exam_suite, config.option.exam_checkout, config.option.exam_original)
+        if config.option.exam_kernels:
+            import ferroflash
+
+            ferroflash.keep_kernels_in(config.option.exam_kernels)
         config.pluginmanager.register(Exam(config))
 
 
@@ -110,9 +118,13 @@ class Exam:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Shuffles, so that what runs before a time limit is a sample, too; and sets the file's switches."""
+        """Shuffles, so that what runs before a time limit is a sample, too; keeps this job's part; and sets the file's switches."""
         items[:] = [item for item in items if self.option.exam_match in item.name]
         random.Random(self.option.exam_seed).shuffle(items)
+        items[:] = items[self.option.exam_job :: self.option.exam_jobs]
+        if self.option.exam_cases is not None:
+            named = set(self.option.exam_cases.read_text().splitlines())
+            items[:] = [item for item in items if item.name in named]
         for switch, value in reasons.SWITCHES.get(self.option.exam_suite, {}).items():
             if not hasattr(self.module, switch):
                 raise pytest.UsageError(f"{self.module.__file__}: no switch {switch}; the exam knows another version")
@@ -136,6 +148,11 @@ class Exam:
             self.write(case=report.nodeid.rpartition("::")[2], **self.outcome)
 
     def pytest_runtest_logfinish(self) -> None:
+        if self.option.exam_jobs > 1:
+            # Memory that this process keeps for its next case is not there for the others.
+            import torch
+
+            torch.cuda.empty_cache()
         limit = self.option.exam_seconds
         if limit is not None and time.monotonic() - self.began > limit:
             self.session.shouldstop = f"the time limit of {limit:g} s"
