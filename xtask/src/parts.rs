@@ -13,6 +13,9 @@ const LONG: [&str; 2] = ["cpu", "emulated"];
 /// The feature without which tests run the kernels that users get, compiled beforehand. What wants it is for a machine with a GPU.
 const BUILD_KERNELS: &str = "build-kernels";
 
+/// What tells cargo to run the examples in the documentation.
+const DOCTESTS: &str = "--doc";
+
 /// How long a part runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
@@ -43,6 +46,11 @@ impl Part {
             targets: flags.iter().map(ToString::to_string).collect(),
             features: String::new(),
         }
+    }
+
+    /// Whether they are the examples in the documentation.
+    pub fn tests_examples(&self) -> bool {
+        self.targets.iter().any(|target| target == DOCTESTS)
     }
 
     fn add(&mut self, flag: &str, name: &str) {
@@ -95,7 +103,7 @@ fn of_metadata(metadata: &Value) -> Result<Vec<Part>> {
             }
         }
     }
-    let doctests = Part::new("doctests", Length::Short, &["--doc"]);
+    let doctests = Part::new("doctests", Length::Short, &[DOCTESTS]);
     let parts = [unit, integration, doctests].into_iter().chain(long);
     let features = features(packages)?;
     // Without a target cargo would run all.

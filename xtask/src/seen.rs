@@ -1,9 +1,10 @@
-//! What the suites of cases can see of the sources, as digests: one decides the seed of their samples, one whether `test --changed` runs them.
+//! What tests can see of the sources, as digests: one decides the seed of the suites' samples, the others what `test --changed` runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::digest;
 use crate::tidy::without_comments;
@@ -39,15 +40,72 @@ pub fn digest(root: &Path) -> Result<String> {
 
 /// The same without the comments of Rust files, which change nothing.
 pub fn digest_of_code(root: &Path) -> Result<String> {
-    digest::of_files(root, &files(root)?, |path, bytes| {
+    of_code(root, &files(root)?, without_comments)
+}
+
+/// SHA-256 of all files of the repository without the comments of Rust files, but with the `examples` in them where these are tests.
+pub fn digest_of_all_code(root: &Path, examples: bool) -> Result<String> {
+    let kept = |text: &str| match examples {
+        true => without_comments(text) + &examples_of(text),
+        false => without_comments(text),
+    };
+    of_code(root, &files_of_repository(root)?, kept)
+}
+
+fn of_code(root: &Path, files: &[PathBuf], kept: impl Fn(&str) -> String) -> Result<String> {
+    digest::of_files(root, files, |path, bytes| {
         if path.extension().is_none_or(|ending| ending != "rs") {
             return bytes;
         }
-        let code = without_comments(&String::from_utf8_lossy(&bytes));
+        let code = kept(&String::from_utf8_lossy(&bytes));
         let lines = code.lines().map(str::trim_end);
         let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
         lines.join("\n").into_bytes()
     })
+}
+
+/// The lines between fences in the documentation of a Rust file.
+fn examples_of(text: &str) -> String {
+    let mut examples = String::new();
+    let mut within = false;
+    for line in text.lines().map(str::trim_start) {
+        let documents = ["///", "//!"]
+            .iter()
+            .find_map(|mark| line.strip_prefix(mark));
+        let Some(line) = documents else {
+            within = false;
+            continue;
+        };
+        let is_fence = line.trim_start().starts_with("```");
+        if within || is_fence {
+            examples += line;
+            examples.push('\n');
+        }
+        within ^= is_fence;
+    }
+    examples
+}
+
+/// What git knows, and what it would take.
+fn files_of_repository(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut git = Command::new("git");
+    git.current_dir(root).args([
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]);
+    let output = git.output().context("cannot run git")?;
+    if !output.status.success() {
+        bail!("git ls-files: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let names = String::from_utf8_lossy(&output.stdout);
+    let files = names.split('\0').map(|name| root.join(name));
+    let mut files: Vec<PathBuf> = files.filter(|path| path.is_file()).collect();
+    files.sort();
+    files.dedup();
+    Ok(files)
 }
 
 fn files(root: &Path) -> Result<Vec<PathBuf>> {
@@ -136,6 +194,37 @@ mod tests {
         folder.write("host/README.md", "x")?;
         folder.write("docs/src/a.rs", "x")?;
         assert_eq!(digests()?, before);
+        Ok(())
+    }
+
+    #[test]
+    fn of_all_files_a_comment_changes_nothing_and_an_example_what_tests_it() -> Result<()> {
+        let folder = Folder::new("all");
+        folder.write("xtask/src/a.rs", "fn a() {}\n")?;
+        folder.write(".gitignore", "target\n")?;
+        let git = |arguments: &[&str]| {
+            Command::new("git")
+                .current_dir(&folder.0)
+                .args(arguments)
+                .status()
+        };
+        assert!(git(&["init", "--quiet"])?.success());
+        let digests = || {
+            let of = |examples| digest_of_all_code(&folder.0, examples);
+            Ok::<_, anyhow::Error>((of(false)?, of(true)?))
+        };
+        let first = digests()?;
+        folder.write("xtask/src/a.rs", "/// Does nothing.\nfn a() {} // or so\n")?;
+        folder.write("target/a.rs", "fn b() {}\n")?;
+        assert_eq!(digests()?, first);
+        folder.write("xtask/src/a.rs", "/// ```\n/// a();\n/// ```\nfn a() {}\n")?;
+        let example = digests()?;
+        assert!(example.0 == first.0 && example.1 != first.1);
+        folder.write("xtask/src/a.rs", "fn c() {}\n")?;
+        let code = digests()?;
+        assert!(code.0 != first.0 && code.1 != first.1);
+        folder.write("README.md", "x")?;
+        assert_ne!(digests()?.0, code.0);
         Ok(())
     }
 
