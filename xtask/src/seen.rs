@@ -43,7 +43,8 @@ pub fn digest_of_code(root: &Path) -> Result<String> {
     of_code(root, &files(root)?, without_comments)
 }
 
-/// SHA-256 of all files of the repository without the comments of Rust files, but with the `examples` in them where these are tests.
+/// SHA-256 of all files of the repository without the comments of Rust files. With `examples`, what stands between fences in their documentation counts,
+/// as doctests run it.
 pub fn digest_of_all_code(root: &Path, examples: bool) -> Result<String> {
     let kept = |text: &str| match examples {
         true => without_comments(text) + &examples_of(text),
@@ -86,7 +87,7 @@ fn examples_of(text: &str) -> String {
     examples
 }
 
-/// What git knows, and what it would take.
+/// The files that git tracks, and those that it would if they were added.
 fn files_of_repository(root: &Path) -> Result<Vec<PathBuf>> {
     let mut git = Command::new("git");
     git.current_dir(root).args([
@@ -104,7 +105,6 @@ fn files_of_repository(root: &Path) -> Result<Vec<PathBuf>> {
     let files = names.split('\0').map(|name| root.join(name));
     let mut files: Vec<PathBuf> = files.filter(|path| path.is_file()).collect();
     files.sort();
-    files.dedup();
     Ok(files)
 }
 

@@ -90,13 +90,13 @@ def run(given: argparse.Namespace, suite: str, folder: Path) -> bool:
         parts = [(f"--exam-jobs={given.jobs}", f"--exam-job={job}") for job in range(given.jobs)]
         head, cases, ended = examine(given, suite, [(folder / f"{suite}-{job}.jsonl", part) for job, part in enumerate(parts)])
         # Some cases want half of a GPU's memory, which the other jobs have.
-        starved = [case["case"] for case in cases if "OutOfMemoryError" in case.get("message", "")]
-        if starved:
+        out_of_memory = [case["case"] for case in cases if "OutOfMemoryError" in case.get("message", "")]
+        if out_of_memory:
             named = folder / f"{suite}-alone.cases"
-            named.write_text("\n".join(starved))
+            named.write_text("\n".join(out_of_memory))
             _, again, ended_again = examine(given, suite, [(folder / f"{suite}-alone.jsonl", (f"--exam-cases={named}",))])
-            others = {case["case"] for case in again}
-            cases = [case for case in cases if case["case"] not in others] + again
+            ran_again = {case["case"] for case in again}
+            cases = [case for case in cases if case["case"] not in ran_again] + again
             ended = ended and ended_again
         lines = [head, *cases] if head else []
         (folder / f"{suite}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
