@@ -33,7 +33,14 @@ class Served:
         self.before = _torch.DOOR.n_served
 
     def __call__(self):
-        return [after - before for after, before in zip(_torch.DOOR.n_served, self.before)][:2]
+        return self.of_all()[:2]
+
+    def by_nodes(self):
+        """The passes of native nodes of autograd's graph."""
+        return self.of_all()[4:]
+
+    def of_all(self):
+        return [after - before for after, before in zip(_torch.DOOR.n_served, self.before)]
 
 
 @pytest.fixture
@@ -508,3 +515,98 @@ def test_functions_of_python_serve_where_there_are_no_native_kernels():
     ran = subprocess.run(command, cwd=tests.parent, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert " passed" in ran.stdout
+
+
+# ---- native nodes of autograd's graph ----
+
+
+def node_of(o):
+    return type(o.grad_fn).__name__
+
+
+@native
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "options", [{}, {"causal": True}, {"window_size": (5, 2)}, {"softmax_scale": 0.3, "window_size": (-1, 3)}], ids=str
+)
+def test_o_alone_has_a_native_node(device, options, served):
+    """Both its passes are native from the second backward pass on, and what they give is what a node of Python gives."""
+    tensors = inputs(device, seqlen=15)
+    with_lse = flash_attn_func(*tensors, **options, return_attn_probs=True)[0]
+    d_o = random(*with_lse.shape, device=device, dtype=with_lse.dtype, seed=7, grad=False)
+    expected = torch.autograd.grad(with_lse, tensors, d_o)
+    for _ in range(3):
+        o = flash_attn_func(*tensors, **options)
+        assert "Overrideable" in node_of(o) and "Plain" in node_of(with_lse)
+        assert equal([o], [with_lse]) and equal(torch.autograd.grad(o, tensors, d_o), expected)
+    # The backward pass was planned for the other node.
+    assert served.by_nodes() == [3, 3]
+    with torch.no_grad():
+        assert equal([flash_attn_func(*tensors, **options)], [with_lse])
+    assert served.by_nodes() == [3, 3]
+
+
+@native
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_native_node_hands_on_what_it_does_not_read(device, served):
+    """A gradient of o that was not seen before, and one that is the same number everywhere; a gradient of which nothing is wanted."""
+    q, k, v = inputs(device, seqlen=15)
+    full = torch.autograd.grad(flash_attn_func(q, k, v, softmax_scale=0.2411).sum(), (q, k, v))
+    assert served.by_nodes() == [1, 0]
+    o = flash_attn_func(q, k.detach(), v, softmax_scale=0.2411)
+    assert equal(torch.autograd.grad(o, (q, v), torch.ones_like(o)), (full[0], full[2]))
+    code = o.grad_fn._saved_dropout_p
+    assert equal(torch.ops.ferroflash.graph_by_python.default(q.detach(), k.detach(), v.detach(), code)[:1], [o])
+
+
+@native
+def test_a_native_node_of_fa4_has_lse_without_a_gradient(served):
+    from ferroflash import fa4
+
+    tensors = inputs()
+    for n in (1, 2):
+        o, lse = fa4.flash_attn_func(*tensors, softmax_scale=0.2412)
+        assert served.by_nodes() == [n, 0] and not lse.requires_grad
+        assert fa4.flash_attn_func(*tensors, softmax_scale=0.2412, return_lse=True)[1].requires_grad
+    assert_lse_near(lse, reference(*(x.double() for x in tensors), softmax_scale=0.2412)[1])
+
+
+@native
+def test_a_native_node_is_a_node_like_others():
+    """Hooks of saved tensors see it, what is written into a saved tensor is noticed, and its second derivatives are refused by name."""
+    tensors = inputs()
+    seen = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: seen.append(x.shape) or x, lambda x: x):
+        flash_attn_func(*tensors)
+    assert len(seen) == 5
+    q, k, v = (2 * x for x in tensors)
+    o = flash_attn_func(q, k, v)
+    k.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        o.sum().backward()
+    (d_q,) = torch.autograd.grad(flash_attn_func(*tensors).sum(), tensors[0], create_graph=True)
+    with pytest.raises((NotImplementedError, RuntimeError), match="second derivatives|not implemented"):
+        torch.autograd.grad(d_q.sum(), tensors[0])
+
+
+@native
+def test_the_operator_of_nodes_serves_nobody_else():
+    q, k, v = inputs(grad=False)
+    node = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default
+    for p in (0.0, 0.5, 2.5, 1e9, float("nan")):
+        with pytest.raises(RuntimeError, match="not implemented for these tensors"):
+            node(q, k, v, torch.ones(9, 13), p, scale=0.5)
+
+
+@native
+def test_where_no_code_is_left_nodes_are_pythons():
+    script = """
+        import torch
+        from ferroflash import flash_attn_func
+
+        q, k, v = (torch.ones(1, 1, 1, 8, requires_grad=True) for _ in range(3))
+        seen = ["Overrideable" in type(flash_attn_func(q, k, v, softmax_scale=1 + at).grad_fn).__name__ for at in range(4097)]
+        assert seen == [True] * 4096 + [False]
+        assert "Overrideable" in type(flash_attn_func(q, k, v, softmax_scale=7.0).grad_fn).__name__
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)

@@ -8,6 +8,7 @@ autocast changes. Those that are not go the way of `_torch`. What the door finds
 | tensors are looked at by DLPack's exchange table | 2.10 | by DLPack's capsules |
 | results are allocated by PyTorch's C functions | 2.14 | by `torch.empty_like` and `Tensor.new_empty` |
 | operators have native kernels, which use the door's plans | 2.10 | they are functions of Python |
+| nodes of autograd's graph are native, of calls without lengths that want o alone | 2.10 | they are an `autograd.Function` |
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class _Closed:
     def flash(self, *_: Any) -> None:
         """No call is plain."""
 
-    n_served = (0, 0, 0, 0)
+    n_served = (0, 0, 0, 0, 0, 0)
 
-    put_kernels = attention = behind_operator = behind_operator_backward = behind_sdpa = behind_sdpa_backward = flash
+    put_kernels = put_node = attention = behind_operator = behind_operator_backward = behind_sdpa = behind_sdpa_backward = flash
 
 
 def opened(function: type[torch.autograd.Function], *, table: bool = True, library: bool = True) -> _native.Door | _Closed:

@@ -317,11 +317,15 @@ class Door:
         sdpa: tuple[int, Sequence[tuple[Sequence[int], str]]] | None = None,
     ) -> Kernels | None:
         """Native kernels behind operators of a namespace, for tensors of a dispatch key: each operator's name, and which kernel it gets, "forward",
-        "backward", "sdpa_forward" or "sdpa_backward". `sdpa`, which the last two need, is the greatest head_dim, and shape and type of the two results
-        for the state of dropout. None where PyTorch has not what that needs, and where another door's kernels are there."""
+        "backward", "sdpa_forward", "sdpa_backward", "graph_forward" or "graph_backward". `sdpa`, which those of SDPA need, is the greatest head_dim, and
+        shape and type of the two results for the state of dropout. None where PyTorch has not what that needs, and where another door's kernels are there."""
+    def put_node(self, operator: Callable[..., Any]) -> None:
+        """Has nodes of autograd's graph be those of this operator, whose kernels are the door's for tensors of every device."""
+    def numbers_of_code(self, code: float) -> tuple[float | None, int | None, int | None, int] | None:
+        """softmax_scale, the keys to the left and to the right, and num_splits of a code."""
     @property
     def n_served(self) -> list[int]:
-        """How many calls native kernels have served by this door, each of the four."""
+        """How many calls native kernels have served by this door, of each operator in the order of their names above."""
     def flash(
         self,
         q: Any,
@@ -331,11 +335,11 @@ class Door:
         causal: Any,
         window: Any,
         num_splits: Any,
-        both: bool,
+        lse: bool | None,
         dropout_p: Any,
         softcap: Any,
     ) -> Any | None:
-        """o, or with `both` o and lse; None where the call is not plain."""
+        """o, or, unless `lse` is None, o and lse, which has a gradient where `lse` is true; None where the call is not plain."""
     def behind_operator(self, q: Any, k: Any, v: Any, lengths: tuple[Any, ...] | None, numbers: tuple[Any, ...]) -> tuple[Any, Any] | None:
         """o and lse, contiguous; None where the door does not serve the call."""
     def behind_operator_backward(

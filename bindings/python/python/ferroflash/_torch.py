@@ -10,6 +10,7 @@ a call: through the door of `_door`, or, with expressions, sinks and dropout, by
 | `plain_forward`, `plain_backward` | its passes, without gradients: what modes see, and what compiled graphs have | native |
 | `forward`, `backward` | calls with lengths, expressions, sinks or dropout, too | Python |
 | `plain_by_python`, `plain_backward_by_python` | what native kernels hand on | Python |
+| `graph_by_python`, `graph_backward_by_python` | what those of native nodes of autograd's graph hand on | Python |
 
 The kernels of `plain_forward` and `plain_backward` for autograd are PyTorch's own: one of Python takes longer than a pass, at every call of a compiled
 graph. Native kernels are there from torch 2.10 on; before, functions of Python stand in their place.
@@ -561,8 +562,44 @@ def _implement(key: str) -> _native.Kernels | None:
 define_for_native(f"plain_by_python{_PASS}", _plain)
 define_for_native(f"plain_backward_by_python{_PASS_BACK}", _plain_backward)
 
+
+# PyTorch's operator for attention from outside: it has a native node of autograd's graph, and no kernel on these devices.
+_NODE = "_scaled_dot_product_fused_attention_overrideable"
+_NODE_KERNELS = [(_NODE, "graph_forward"), (f"{_NODE}_backward", "graph_backward")]
+
+
+def _graph_by_python(q, k, v, code):
+    return _plain(q, k, v, *_numbers_of(code))
+
+
+def _graph_backward_by_python(d_o, q, k, v, o, lse, code):
+    return _plain_backward(d_o, None, q, k, v, o, lse, *_numbers_of(code))
+
+
+def _numbers_of(code: float) -> tuple[float, int | None, int | None, int]:
+    scale, *others = DOOR.numbers_of_code(code)
+    return scale, *others
+
+
+define_for_native("graph_by_python(Tensor q, Tensor k, Tensor v, float code) -> (Tensor, Tensor)", _graph_by_python)
+define_for_native(
+    "graph_backward_by_python(Tensor d_o, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, float code) -> (Tensor, Tensor, Tensor)",
+    _graph_backward_by_python,
+)
+
+
+def _put_node() -> None:
+    """Has the door's nodes of autograd's graph be native, where PyTorch takes native kernels."""
+    operator = getattr(torch.ops.aten, _NODE, None)
+    if operator is None or not NATIVE:
+        return
+    if all([DOOR.put_kernels("aten", key, _NODE_KERNELS) is not None for key in NATIVE]):
+        DOOR.put_node(operator.default)
+
+
 # The dispatch keys whose kernels are native.
 NATIVE = {key: kernels for key in ("CPU", "CUDA") if (kernels := _implement(key)) is not None}
+_put_node()
 
 
 class _PlainOperator(torch.autograd.Function):

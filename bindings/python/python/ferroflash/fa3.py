@@ -77,7 +77,7 @@ def flash_attn_func(
     """
     if not is_compiling() and qv is q_descale is k_descale is v_descale is None and attention_chunk == 0:
         both = bool(return_attn_probs)
-        result = _torch.DOOR.flash(q, k, v, softmax_scale, causal, window_size, num_splits, both, None, softcap)
+        result = _torch.DOOR.flash(q, k, v, softmax_scale, causal, window_size, num_splits, both or None, None, softcap)
         if result is not None:
             return result
     refuse_given(qv=qv, q_descale=q_descale)

@@ -75,7 +75,7 @@ def flash_attn_func(
     nothing = nothing and block_sparse_tensors is block_sparse_tensors_bwd is None and not aux_tensors and not aux_scalars
     # Other windows mean more here than natively.
     if not is_compiling() and nothing and (window_size is None or window_size == (None, None)):
-        result = _torch.DOOR.flash(q, k, v, softmax_scale, causal, window_size, num_splits, True, None, softcap)
+        result = _torch.DOOR.flash(q, k, v, softmax_scale, causal, window_size, num_splits, bool(return_lse), None, softcap)
         if result is not None:
             out, lse = result
             return result if return_lse or lse.grad_fn is None else (out, lse.detach())

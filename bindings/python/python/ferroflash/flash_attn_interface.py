@@ -66,7 +66,7 @@ def flash_attn_func(
     """
     if not is_compiling() and alibi_slopes is None:
         both = bool(return_attn_probs)
-        result = _torch.DOOR.flash(q, k, v, softmax_scale, causal, window_size, 0, both, dropout_p, softcap)
+        result = _torch.DOOR.flash(q, k, v, softmax_scale, causal, window_size, 0, both or None, dropout_p, softcap)
         if result is not None:
             return (*result, None) if both else result
     sides = window(window_size, causal)

@@ -89,7 +89,7 @@ def sdpa_calls(*, reset: bool = False) -> dict[str, Any]:
         that PyTorch's own kernel served, with the reason.
     """
     global _forward_calls, _backward_calls, _served_before
-    served = list(_DOOR.n_served[2:])
+    served = list(_DOOR.n_served[2:4])
     forward, backward = (after - before for after, before in zip(served, _served_before))
     calls = {"forward": _forward_calls + forward, "backward": _backward_calls + backward, "passed_on": dict(_passed_on)}
     if reset:

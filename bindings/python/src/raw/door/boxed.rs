@@ -7,7 +7,7 @@
 //! An error is text: what PyTorch makes of it is a RuntimeError.
 
 use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CString, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::slice;
@@ -17,120 +17,33 @@ use std::sync::{Arc, OnceLock};
 use pyo3::prelude::*;
 
 use super::aten::{Aten, Handle, Kind, Unfinished, Wanted};
+use super::operator::{N_OPERATORS, Operator};
 use super::planned::Outputs;
 use super::room::{Room, Stuck};
-use super::stable::{Boxed, Signature, Stable, Stream, VERSION, optional, pointer, truth};
+use super::stable::{Boxed, Stable, Stream, VERSION, optional, pointer, truth};
 use super::view::MOST_DIMS;
 use super::words::Numbers;
 use super::{Call, Order, Shared};
 
-/// An operator with native kernels.
-#[derive(Clone, Copy)]
-enum Operator {
-    /// `plain`, or `plain_forward`: q, k, v, softmax_scale, left, right, num_splits.
-    Forward,
-    /// `plain_backward`: d_o, d_lse, q, k, v, o, lse; then the same numbers.
-    Backward,
-    /// `aten::_scaled_dot_product_flash_attention`: q, k, v, dropout_p, is_causal, return_debug_mask, scale.
-    SdpaForward,
-    /// `aten::_scaled_dot_product_flash_attention_backward`: d_o, q, k, v, o, lse; cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal,
-    /// philox_seed, philox_offset, scale.
-    SdpaBackward,
-}
-
-/// How many operators there are.
-const N_OPERATORS: usize = 4;
-
-impl Operator {
-    /// By the name of its kernel.
-    fn named(name: &str) -> Option<Operator> {
-        match name {
-            "forward" => Some(Operator::Forward),
-            "backward" => Some(Operator::Backward),
-            "sdpa_forward" => Some(Operator::SdpaForward),
-            "sdpa_backward" => Some(Operator::SdpaBackward),
-            _ => None,
-        }
-    }
-
-    fn kernel(self) -> Boxed {
-        match self {
-            Operator::Forward => forward,
-            Operator::Backward => backward,
-            Operator::SdpaForward => sdpa_forward,
-            Operator::SdpaBackward => sdpa_backward,
-        }
-    }
-
-    fn signature(self) -> Signature {
-        match self {
-            Operator::Forward => Signature {
-                tensors: &[0, 1, 2],
-                optional_tensors: &[],
-                optional: &[4, 5],
-            },
-            Operator::Backward => Signature {
-                tensors: &[0, 2, 3, 4, 5, 6],
-                optional_tensors: &[1],
-                optional: &[8, 9],
-            },
-            Operator::SdpaForward => Signature {
-                tensors: &[0, 1, 2],
-                optional_tensors: &[],
-                optional: &[6],
-            },
-            Operator::SdpaBackward => Signature {
-                tensors: &[0, 1, 2, 3, 4, 5, 6, 7, 12, 13],
-                optional_tensors: &[],
-                optional: &[14],
-            },
-        }
-    }
-
-    /// The operator of the same arguments whose kernel is a function of Python, and how many results that one has, all of which are tensors.
-    fn of_python(self) -> (&'static CStr, usize) {
-        match self {
-            Operator::Forward => (c"ferroflash::plain_by_python", 2),
-            Operator::Backward => (c"ferroflash::plain_backward_by_python", 3),
-            Operator::SdpaForward => (c"ferroflash::sdpa_by_python", N_OF_SDPA),
-            Operator::SdpaBackward => (c"ferroflash::sdpa_backward_by_python", 3),
-        }
-    }
-
-    /// How many arguments it has, and how many results.
-    fn arity(self) -> (usize, usize) {
-        match self {
-            Operator::Forward => (7, 2),
-            Operator::Backward => (11, 3),
-            Operator::SdpaForward => (7, 9),
-            Operator::SdpaBackward => (15, 3),
-        }
-    }
-}
-
-/// The results of SDPA's forward pass that are tensors and there: o, lse, two for the state of dropout, and the debug mask. Between lse and the
-/// others are two tensors that are not there, and the lengths of q and k.
-const N_OF_SDPA: usize = 5;
-
-unsafe extern "C-unwind" fn forward(stack: *mut u64, n_arguments: u64, n_results: u64) {
+/// The kernel of one of [`Operator::ALL`].
+unsafe extern "C-unwind" fn kernel<const AT: usize>(
+    stack: *mut u64,
+    n_arguments: u64,
+    n_results: u64,
+) {
     // SAFETY: as PyTorch promises.
-    unsafe { enter(Operator::Forward, stack, n_arguments, n_results) }
+    unsafe { enter(Operator::ALL[AT], stack, n_arguments, n_results) }
 }
 
-unsafe extern "C-unwind" fn backward(stack: *mut u64, n_arguments: u64, n_results: u64) {
-    // SAFETY: as PyTorch promises.
-    unsafe { enter(Operator::Backward, stack, n_arguments, n_results) }
-}
-
-unsafe extern "C-unwind" fn sdpa_forward(stack: *mut u64, n_arguments: u64, n_results: u64) {
-    // SAFETY: as PyTorch promises.
-    unsafe { enter(Operator::SdpaForward, stack, n_arguments, n_results) }
-}
-
-unsafe extern "C-unwind" fn sdpa_backward(stack: *mut u64, n_arguments: u64, n_results: u64) {
-    // SAFETY: as PyTorch promises.
-    unsafe { enter(Operator::SdpaBackward, stack, n_arguments, n_results) }
-}
+/// In the order of [`Operator::ALL`].
+const KERNELS: [Boxed; N_OPERATORS] = [
+    kernel::<0>,
+    kernel::<1>,
+    kernel::<2>,
+    kernel::<3>,
+    kernel::<4>,
+    kernel::<5>,
+];
 
 /// What SDPA's operators give and take beside attention.
 struct Sdpa {
@@ -286,6 +199,8 @@ impl Serving {
                 Operator::Backward => (None, self.plain_backward(room, stack)),
                 Operator::SdpaForward => (self.lengths(stack), self.sdpa(room, stack)),
                 Operator::SdpaBackward => (None, self.sdpa_backward(room, stack)),
+                Operator::GraphForward => (None, self.graph(room, stack)),
+                Operator::GraphBackward => (None, self.graph_backward(room, stack)),
             }
         };
         let results = match served {
@@ -293,14 +208,14 @@ impl Serving {
             Ok(None) | Err(Failure::NoMemory) => unsafe { self.hand_on(aten, operator, stack)? },
             Ok(Some(served)) => {
                 // SAFETY: as the caller promises; nobody reads them any more.
-                unsafe { self.stable.release(aten, &operator.signature(), stack) };
+                unsafe { self.stable.release(aten, &operator.signature(), stack, &[]) };
                 self.n_served[operator as usize].fetch_add(1, Ordering::Relaxed);
                 let word = |result: Handle<'_>| result.into_raw().expose_provenance() as u64;
                 served.into_iter().map(word).collect()
             }
             Err(Failure::Text(text)) => {
                 // SAFETY: as above.
-                unsafe { self.stable.release(aten, &operator.signature(), stack) };
+                unsafe { self.stable.release(aten, &operator.signature(), stack, &[]) };
                 return Err(text);
             }
         };
@@ -312,6 +227,14 @@ impl Serving {
                     o, lse, first, second, seqlen_q, seqlen_k, state, unused, mask,
                 ];
                 stack[..n_results].copy_from_slice(&all);
+            }
+            (Operator::GraphForward, &[o, lse]) => {
+                let none = || self.undefined();
+                let all = [o, lse, none()?, none()?, 0, 0, none()?, none()?, none()?];
+                stack[..n_results].copy_from_slice(&all);
+            }
+            (Operator::GraphBackward, &[d_q, d_k, d_v]) => {
+                stack[..n_results].copy_from_slice(&[d_q, d_k, d_v, self.undefined()?]);
             }
             _ if results.len() == n_results => stack[..n_results].copy_from_slice(&results),
             _ => return Err("a kernel has given another number of results".to_owned()),
@@ -353,8 +276,19 @@ impl Serving {
         stack: &mut [u64],
     ) -> Result<Vec<u64>, String> {
         let ((name, n_results), overload) = (operator.of_python(), c"");
+        let given = operator.handed_on();
+        if !given.is_empty() {
+            // SAFETY: as the caller promises; the others are not read any more.
+            unsafe {
+                self.stable
+                    .release(aten, &operator.signature(), stack, given)
+            };
+            for (to, &from) in given.iter().enumerate() {
+                stack[to] = stack[from];
+            }
+        }
         REFUSED.set(None);
-        // SAFETY: the operator has the arguments of this one; PyTorch frees them, and puts results in their place, which are tensors, as many as
+        // SAFETY: the stack begins with the operator's arguments; PyTorch frees them, and puts results in their place, which are tensors, as many as
         // is said; there is room for them, since each operator has more arguments.
         let error = unsafe {
             let (name, overload) = (name.as_ptr(), overload.as_ptr());
@@ -475,6 +409,46 @@ impl Serving {
         }
     }
 
+    /// o and lse; `None` where Python's way is to serve the call.
+    ///
+    /// # Safety
+    /// As for [`enter`], of the forward pass of a node of autograd's graph.
+    unsafe fn graph<'a>(
+        &self,
+        room: Handles<'a>,
+        stack: &[u64],
+    ) -> Result<Option<Vec<Handle<'a>>>, Failure> {
+        // It serves the door's calls, and whoever else calls the operator is told what PyTorch says without it.
+        let numbers = self
+            .shared
+            .codes
+            .numbers(f64::from_bits(stack[4]))
+            .ok_or_else(not_ours)?;
+        let qkv = [stack[0], stack[1], stack[2]].map(pointer);
+        // SAFETY: as the caller promises.
+        unsafe { self.outputs(room, qkv, &numbers, Order::RowsFirst) }
+    }
+
+    /// The gradients of q, k and v; `None` where Python's way is to serve the call.
+    ///
+    /// # Safety
+    /// As for [`enter`], of the backward pass of a node of autograd's graph.
+    unsafe fn graph_backward<'a>(
+        &self,
+        room: Handles<'a>,
+        stack: &[u64],
+    ) -> Result<Option<Vec<Handle<'a>>>, Failure> {
+        let numbers = self
+            .shared
+            .codes
+            .numbers(f64::from_bits(stack[12]))
+            .ok_or_else(not_ours)?;
+        let qkv = [stack[1], stack[2], stack[3]].map(pointer);
+        let outputs = [stack[6], stack[7], stack[0]].map(pointer);
+        // SAFETY: as the caller promises.
+        unsafe { self.gradients(room, qkv, (outputs, None), &numbers, Order::RowsFirst) }
+    }
+
     /// Those of a call of SDPA; `None` of a call that PyTorch's own kernels serve, which Python's way finds the reason for.
     ///
     /// # Safety
@@ -585,6 +559,11 @@ impl Serving {
     }
 }
 
+/// What is said to a call of PyTorch's operator that is not the door's.
+fn not_ours() -> Failure {
+    Failure::Text("_scaled_dot_product_fused_attention_overrideable is not implemented for these tensors: ferroflash serves its own calls by it".to_owned())
+}
+
 /// softmax_scale, the keys to the left and to the right, and num_splits.
 ///
 /// # Safety
@@ -651,7 +630,7 @@ pub(super) fn put(
     let text = |text: &str| CString::new(text).ok();
     let mut named = Vec::new();
     for (operator, kernel) in operators {
-        named.push((text(operator)?, Operator::named(kernel)?.kernel()));
+        named.push((text(operator)?, KERNELS[Operator::named(kernel)? as usize]));
     }
     let (namespace, key, mut opened) = (text(namespace)?, text(key)?, null_mut());
     // SAFETY: the texts end with 0, and the kernels have the signatures of the operators that Python names.

@@ -10,6 +10,7 @@
 //! | `room` | the stream and the memory of a pass |
 //! | `aten` | memory for results |
 //! | `boxed` | kernels of operators in native code |
+//! | `operator` | which operators these are |
 //! | `stable` | PyTorch's functions for these |
 //!
 //! A call is plain where nobody but its caller has to see it, its tensors are tensors of PyTorch and nothing more, and its numbers are numbers. Whatever
@@ -19,11 +20,15 @@
 //! Operators whose calls are plain have native kernels (`boxed`), where PyTorch takes such: they find plans among those of the door, and hand on to
 //! Python what they find none for.
 //!
+//! A call whose gradients are wanted is a node of autograd's graph. Of o alone it is the native one of an operator of PyTorch that is made for kernels from outside, and has the
+//! door's (`graph_forward`, `graph_backward`): neither pass is a function of Python. What that node cannot keep makes it an `autograd.Function`: lengths, and a gradient of lse.
+//!
 //! `unsafe` rests on this: a pass runs on addresses that were read from tensors in the same function, which holds them meanwhile; their types,
 //! shapes, strides and devices, compared word by word, are those that the plan was made for; and the alignment of the addresses is looked at.
 
 mod aten;
 mod boxed;
+mod operator;
 mod planned;
 mod read;
 mod room;
@@ -34,9 +39,10 @@ mod words;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use lru::LruCache;
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -51,7 +57,7 @@ use read::{is_zero, real, sides, truth, whole};
 use room::Objects;
 use torch::Torch;
 use view::{View, Viewer};
-use words::{Numbers, Words};
+use words::{Codes, Numbers, Words};
 
 /// How many combinations of shapes are kept.
 const N_PLANS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
@@ -66,6 +72,9 @@ struct Means {
     memory: Memory,
 }
 
+/// softmax_scale, the keys to the left and to the right, and num_splits.
+type OfCode = (Option<f64>, Option<i64>, Option<i64>, i64);
+
 /// Plans by the words of their calls. Who uses one counts it outside of Python, since objects of Python are counted under its lock alone.
 type Plans = LruCache<Box<[i64]>, Arc<Py<Planned>>>;
 
@@ -73,6 +82,7 @@ type Plans = LruCache<Box<[i64]>, Arc<Py<Planned>>>;
 struct Shared {
     means: Arc<Means>,
     plans: Mutex<Plans>,
+    codes: Codes,
     /// PyTorch's library.
     path: Option<PathBuf>,
 }
@@ -102,6 +112,8 @@ pub(crate) struct Door {
     plan: Py<PyAny>,
     /// Runs a pass as a node of autograd's graph.
     apply: Py<PyAny>,
+    /// An operator of PyTorch that has a native node, where both its passes have kernels of the door on every device.
+    node: OnceLock<Py<PyAny>>,
 }
 
 #[pymethods]
@@ -128,18 +140,20 @@ impl Door {
         let shared = Shared {
             means: Arc::new(means),
             plans: Mutex::new(LruCache::new(N_PLANS)),
+            codes: Codes::default(),
             path: library,
         };
         Ok(Door {
             shared: Arc::new(shared),
             plan,
             apply,
+            node: OnceLock::new(),
         })
     }
 
     /// Puts native kernels behind operators of a namespace, for tensors of a dispatch key: each operator's name, and which kernel it gets, "forward",
-    /// "backward", "sdpa_forward" or "sdpa_backward". `sdpa`, which the last two need, is the greatest head_dim, and shape and type of the two results for
-    /// the state of dropout. None where PyTorch has not what that needs, and where another door's kernels are there: one door of a process serves operators.
+    /// "backward", "sdpa_forward", "sdpa_backward", "graph_forward" or "graph_backward". `sdpa`, which those of SDPA need, is the greatest head_dim, and shape and type of the two
+    /// results for the state of dropout. None where PyTorch has not what that needs, and where another door's kernels are there: one door of a process serves operators.
     #[pyo3(signature = (namespace, key, operators, sdpa=None))]
     fn put_kernels(
         &self,
@@ -151,14 +165,34 @@ impl Door {
         boxed::put(&self.shared, (namespace, key), &operators, sdpa)
     }
 
-    /// How many calls native kernels have served by this door, each of the four.
+    /// Has nodes of autograd's graph be those of this operator, which is `aten::_scaled_dot_product_fused_attention_overrideable`: its kernels are the door's
+    /// for tensors of every device.
+    fn put_node(&self, operator: Py<PyAny>) {
+        // Whoever says it says the same.
+        let _ = self.node.set(operator);
+    }
+
+    /// softmax_scale, the keys to the left and to the right, and num_splits of a code.
+    fn numbers_of_code(&self, code: f64) -> Option<OfCode> {
+        let numbers = self.shared.codes.numbers(code)?;
+        let Numbers {
+            softmax_scale,
+            left,
+            right,
+            num_splits,
+            ..
+        } = numbers;
+        Some((softmax_scale, left, right, num_splits))
+    }
+
+    /// How many calls native kernels have served by this door, of each operator in the order of their names above.
     #[getter]
     fn n_served(&self) -> Vec<u64> {
         boxed::n_served(&self.shared).to_vec()
     }
 
-    /// Attention as flash-attn's functions have it: o, or with `both` o and lse; `None` where the call is not plain, as it is where dropout_p and softcap
-    /// are anything but 0 or None. Of the window None and negative numbers are no limit.
+    /// Attention as flash-attn's functions have it: o, or, unless `lse` is None, o and lse, which has a gradient where `lse` is true. `None` where the call is not
+    /// plain, as it is where dropout_p and softcap are anything but 0 or None. Of the window None and negative numbers are no limit.
     #[expect(clippy::too_many_arguments, reason = "Python's functions have as many")]
     fn flash(
         &self,
@@ -169,7 +203,7 @@ impl Door {
         causal: &Bound<'_, PyAny>,
         window: &Bound<'_, PyAny>,
         num_splits: &Bound<'_, PyAny>,
-        both: bool,
+        lse: Option<bool>,
         dropout_p: &Bound<'_, PyAny>,
         softcap: &Bound<'_, PyAny>,
     ) -> PyResult<Option<Py<PyAny>>> {
@@ -187,7 +221,7 @@ impl Door {
             })
         };
         match read() {
-            Some(read) => self.attend(q.py(), [q, k, v], None, &read, both),
+            Some(read) => self.attend(q.py(), [q, k, v], None, &read, lse),
             None => Ok(None),
         }
     }
@@ -203,7 +237,7 @@ impl Door {
         numbers: &Bound<'_, PyTuple>,
     ) -> PyResult<Option<Py<PyAny>>> {
         match numbers_of(numbers) {
-            Some(read) => self.attend(q.py(), [q, k, v], lengths.as_ref(), &read, true),
+            Some(read) => self.attend(q.py(), [q, k, v], lengths.as_ref(), &read, Some(true)),
             None => Ok(None),
         }
     }
@@ -273,14 +307,14 @@ impl Door {
 }
 
 impl Door {
-    /// o, or o and lse.
+    /// o, or o and lse, as [`Door::flash`] says.
     fn attend(
         &self,
         py: Python<'_>,
         qkv: [&Bound<'_, PyAny>; 3],
         lengths: Option<&Bound<'_, PyTuple>>,
         numbers: &Numbers,
-        both: bool,
+        lse: Option<bool>,
     ) -> PyResult<Option<Py<PyAny>>> {
         let means = &self.shared.means;
         if !means.torch.is_plain(&qkv)? {
@@ -300,9 +334,9 @@ impl Door {
             return Ok(None);
         }
         if means.torch.is_grad_enabled(py)? && means.torch.asks_for_gradients(&qkv)? {
-            return self.in_graph(py, qkv, lengths, &planned, both).map(Some);
+            return self.in_graph(py, qkv, lengths, &planned, lse).map(Some);
         }
-        let n_kept = if both { 2 } else { 1 };
+        let n_kept = if lse.is_some() { 2 } else { 1 };
         let room = Objects {
             means,
             like: [qkv[0]; 2],
@@ -320,10 +354,27 @@ impl Door {
         [q, k, v]: [&Bound<'_, PyAny>; 3],
         lengths: Option<&Bound<'_, PyTuple>>,
         planned: &Py<Planned>,
-        both: bool,
+        lse: Option<bool>,
     ) -> PyResult<Py<PyAny>> {
+        // A native node gives no gradient to lse, and keeps no lengths.
+        let is_native = lse != Some(true) && lengths.is_none();
+        let code = planned.get().code.filter(|_| is_native);
+        if let (Some(code), Some(node)) = (code, self.node.get()) {
+            match node.bind(py).call1((q, k, v, py.None(), code)) {
+                Ok(results) => {
+                    let results = results.cast::<PyTuple>()?;
+                    return Ok(match lse {
+                        None => results.get_item(0)?.unbind(),
+                        Some(_) => results.get_slice(0, 2).into_any().unbind(),
+                    });
+                }
+                // All that a native kernel says is text: what follows raises the exception, or finds memory.
+                Err(error) if error.is_instance_of::<PyRuntimeError>(py) => {}
+                Err(error) => return Err(error),
+            }
+        }
         let lengths = lengths.map(|lengths| lengths.clone().into_any());
-        let arguments = (q, k, v, planned, both);
+        let arguments = (q, k, v, planned, lse.is_some());
         let result = match lengths {
             None => self.apply.bind(py).call1(arguments),
             Some(lengths) => {
@@ -362,6 +413,13 @@ impl Door {
         numbers: &Numbers,
         words: &[i64],
     ) -> PyResult<Arc<Py<Planned>>> {
+        let [of_q, ..] = &call.views;
+        // How exact products of float32 are on a GPU is no number of the call's.
+        let is_plain = lengths.is_none()
+            && numbers.max_seqlen_q.is_none()
+            && numbers.max_seqlen_k.is_none()
+            && !(of_q.ordinal().is_some() && of_q.is_f32());
+        let code = is_plain.then(|| self.shared.codes.code(numbers)).flatten();
         let numbers = (
             numbers.max_seqlen_q,
             numbers.max_seqlen_k,
@@ -378,7 +436,7 @@ impl Door {
         let (q, k, v) = tensors;
         let found = self.plan.bind(py).call1((q, k, v, lengths, numbers))?;
         let means = &self.shared.means;
-        let planned = Planned::new(means, call.words.as_slice(), found.extract()?);
+        let planned = Planned::new(means, call.words.as_slice(), code, found.extract()?);
         let planned = Arc::new(Py::new(py, planned)?);
         self.shared.keep(words, &planned);
         Ok(planned)

@@ -42,6 +42,8 @@ pub(crate) struct Planned {
     forward: Option<Py<Forward>>,
     misaligned: u64,
     shape_lse: Vec<i64>,
+    /// That of its numbers, where a native node of autograd's graph serves it.
+    pub(super) code: Option<f64>,
     backward: Mutex<Vec<Arc<Differentiated>>>,
 }
 
@@ -207,7 +209,12 @@ impl Outputs {
 }
 
 impl Planned {
-    pub(super) fn new(means: &Arc<Means>, words: &[i64], found: Found) -> Planned {
+    pub(super) fn new(
+        means: &Arc<Means>,
+        words: &[i64],
+        code: Option<f64>,
+        found: Found,
+    ) -> Planned {
         let (plan, forward, misaligned, shape_lse) = found;
         Planned {
             means: Arc::clone(means),
@@ -216,6 +223,7 @@ impl Planned {
             forward,
             misaligned,
             shape_lse,
+            code,
             backward: Mutex::default(),
         }
     }

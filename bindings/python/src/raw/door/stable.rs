@@ -1,7 +1,7 @@
 //! PyTorch's C functions for kernels of operators, and what such a kernel is given. From torch 2.10 on.
 //!
 //! PyTorch gives a kernel its arguments as words of 64 bits, and takes its results in their place. A tensor is an owned handle, a number its bits, a truth
-//! value a byte; of an argument that may be None the word is 0, or the address of another word, which is owned, too.
+//! value a byte; of an argument that may be None the word is 0, or the address of another word, which is owned, too; a list is an owned handle.
 
 use std::ffi::{c_char, c_void};
 use std::path::Path;
@@ -11,6 +11,7 @@ use std::slice;
 use libloading::{Library, Symbol};
 
 use super::aten::{self, Aten};
+use super::operator::Signature;
 use super::view::{MOST_DIMS, View};
 
 /// The version of PyTorch's boxed calls that this file is written for: 2.10, as PyTorch encodes it.
@@ -36,6 +37,8 @@ pub(super) struct Stable {
     index: Read,
     /// Frees the word of an argument that may be None.
     free: Free,
+    /// Frees an argument that is a list.
+    free_list: unsafe extern "C" fn(*mut c_void) -> i32,
     pub(super) check:
         unsafe extern "C-unwind" fn(bool, *const c_char, *const c_char, u32, *const c_char),
     pub(super) call: unsafe extern "C" fn(*const c_char, *const c_char, *mut u64, u64) -> i32,
@@ -86,6 +89,7 @@ impl Stable {
                 device: *library.get(b"aoti_torch_get_device_type\0").ok()?,
                 index: *library.get(b"aoti_torch_get_device_index\0").ok()?,
                 free,
+                free_list: *library.get(b"torch_delete_list\0").ok()?,
                 check: *library.get(b"aoti_torch_check\0").ok()?,
                 call: *library.get(b"torch_call_dispatcher\0").ok()?,
                 open: *library.get(b"aoti_torch_library_init_impl\0").ok()?,
@@ -153,22 +157,32 @@ impl Stable {
         }
     }
 
-    /// Frees what belongs to a kernel of its arguments.
+    /// Frees what belongs to a kernel of its arguments, but for those at the places that are kept.
     ///
     /// # Safety
-    /// The arguments are those that PyTorch has given the kernel, and nobody reads them afterwards.
-    pub(super) unsafe fn release(&self, aten: &Aten, signature: &Signature, stack: &[u64]) {
+    /// The arguments are those that PyTorch has given the kernel, and nobody reads those that are freed afterwards.
+    pub(super) unsafe fn release(
+        &self,
+        aten: &Aten,
+        signature: &Signature,
+        stack: &[u64],
+        kept: &[usize],
+    ) {
+        let freed = |places: &'static [usize]| places.iter().filter(|at| !kept.contains(at));
         // SAFETY: as the caller promises; the signature says which words are handles, and which are addresses of words.
         unsafe {
-            for &at in signature.tensors {
+            for &at in freed(signature.tensors) {
                 (aten.delete)(pointer(stack[at]));
             }
-            for &at in signature.optional_tensors {
+            for &at in freed(signature.lists) {
+                (self.free_list)(pointer(stack[at]));
+            }
+            for &at in freed(signature.optional_tensors) {
                 if let Some(tensor) = optional(stack[at]) {
                     (aten.delete)(pointer(tensor));
                 }
             }
-            for &at in signature.optional_tensors.iter().chain(signature.optional) {
+            for &at in freed(signature.optional_tensors).chain(freed(signature.optional)) {
                 match &self.free {
                     _ if stack[at] == 0 => {}
                     Free::PyTorch(free) => {
@@ -212,12 +226,4 @@ pub(super) fn truth(word: u64) -> bool {
 pub(super) unsafe fn optional(word: u64) -> Option<u64> {
     // SAFETY: as the caller promises.
     (word != 0).then(|| unsafe { *pointer::<u64>(word) })
-}
-
-/// Where an operator's arguments are that belong to its kernel.
-pub(super) struct Signature {
-    pub(super) tensors: &'static [usize],
-    pub(super) optional_tensors: &'static [usize],
-    /// Numbers that may be None.
-    pub(super) optional: &'static [usize],
 }

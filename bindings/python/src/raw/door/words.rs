@@ -1,5 +1,7 @@
 //! A call without its memory, as words: what plans are found by.
 
+use std::sync::{PoisonError, RwLock};
+
 use super::view::MOST_DIMS;
 
 /// Three tensors and six lengths, two words each and two for each dimension; then numbers.
@@ -63,5 +65,48 @@ impl Numbers {
         words.push(given);
         words.extend(&numbers.map(Option::unwrap_or_default));
         words.push(self.num_splits);
+    }
+}
+
+/// Codes for the numbers of calls: what a node of autograd's graph keeps of them is one number of PyTorch's operator, dropout_p. A code is no
+/// probability, so no other call of that operator has one.
+#[derive(Default)]
+pub(super) struct Codes {
+    numbers: RwLock<Vec<Numbers>>,
+}
+
+/// How many numbers have a code. A graph may keep its code for as long as it likes, so none is ever given to others.
+const MOST_CODES: usize = 4096;
+
+/// That of the numbers that are seen first.
+const FIRST_CODE: usize = 2;
+
+impl Codes {
+    /// The code of numbers that are seen again or for the first time; `None` where no code is left.
+    pub(super) fn code(&self, numbers: &Numbers) -> Option<f64> {
+        let spelled = |numbers: &Numbers| {
+            let mut words = Words::new();
+            numbers.spell(false, &mut words);
+            words
+        };
+        let words = spelled(numbers);
+        let is_this = |known: &Numbers| spelled(known).as_slice() == words.as_slice();
+        let mut known = self.numbers.write().unwrap_or_else(PoisonError::into_inner);
+        let at = match known.iter().position(is_this) {
+            Some(at) => at,
+            None if known.len() == MOST_CODES => return None,
+            None => {
+                known.push(*numbers);
+                known.len() - 1
+            }
+        };
+        Some((FIRST_CODE + at) as f64)
+    }
+
+    /// Those that have this code.
+    pub(super) fn numbers(&self, code: f64) -> Option<Numbers> {
+        let known = self.numbers.read().unwrap_or_else(PoisonError::into_inner);
+        let at = (code as usize).checked_sub(FIRST_CODE)?;
+        known.get(at).filter(|_| code.fract() == 0.0).copied()
     }
 }
