@@ -223,8 +223,14 @@ fn sum_over(a: &[f64], b: &[f64], f: impl Fn(f64, f64) -> f64) -> f64 {
             *sum += f(a[lane], b[lane]);
         }
     }
-    let rest = a_rest.iter().zip(b_rest).map(|(a, b)| f(*a, *b));
-    sums.into_iter().chain(rest).sum()
+    let mut all = 0.0;
+    for sum in sums {
+        all += sum;
+    }
+    for (a, b) in a_rest.iter().zip(b_rest) {
+        all += f(*a, *b);
+    }
+    all
 }
 
 /// `to += factor · from`.
