@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use ferroflash_ptx_builder::{Built, Compiler, PROBES};
+use xshell::cmd;
 
 use crate::digest;
 use crate::ptx::{self, BuildPtx};
@@ -101,12 +102,60 @@ pub fn check(workspace: &Workspace, options: &BuildPtx) -> Result<Checked> {
     }
 }
 
+/// Compiles the modules, and fails where they are not byte for byte those that a revision of git has prebuilt.
+pub fn compare(workspace: &Workspace, revision: &str, options: &BuildPtx) -> Result<()> {
+    let earlier = workspace.target.join("compared");
+    if earlier.is_dir() {
+        fs::remove_dir_all(&earlier)?;
+    }
+    fs::create_dir_all(&earlier)?;
+    let sh = workspace.shell()?;
+    let archive = earlier.join("modules.tar");
+    cmd!(
+        sh,
+        "git archive --output {archive} {revision} {CRATE}/modules"
+    )
+    .run()?;
+    cmd!(sh, "tar --extract --file {archive} --directory {earlier}").run()?;
+    let folder = earlier.join(CRATE);
+    let (mut n_compared, mut others) = (0, Vec::new());
+    let compiler = ptx::each_arch(workspace, options, |arch, built| {
+        let modules = built.modules.iter();
+        n_compared += modules.filter(|module| module.name != PROBES).count();
+        let folder = folder.join("modules").join(arch);
+        others.extend(other_modules(&folder, built, options.is_whole())?);
+        Ok(())
+    })?;
+    let sources = fs::read_to_string(folder.join(SOURCES))?;
+    let compiled_by = after(&sources, "compiler ").unwrap_or_default();
+    if compiled_by != first_line(&compiler) {
+        let here = first_line(&compiler);
+        bail!("the modules of {revision} were compiled by {compiled_by}, and here is {here}");
+    }
+    match others.is_empty() {
+        true => {
+            eprintln!("all {n_compared} modules are those of {revision}, byte for byte");
+            Ok(())
+        }
+        false => bail!(
+            "{} of {n_compared} modules are not those of {revision}:\n{}",
+            others.len(),
+            others.join("\n")
+        ),
+    }
+}
+
+/// What stands behind a word in the list of sources.
+fn after<'a>(sources: &'a str, word: &str) -> Option<&'a str> {
+    sources.lines().find_map(|line| line.strip_prefix(word))
+}
+
 /// Fails where the modules were compiled from other sources, or are not those that were; by which compiler they were.
 fn check_sources(folder: &Path, digest: &str, of_modules: &str) -> Result<String> {
     let path = folder.join(SOURCES);
     let sources =
         fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    let after = |word: &str| sources.lines().find_map(|line| line.strip_prefix(word));
+    let after = |word: &str| after(&sources, word);
     if after("sources ") != Some(digest) {
         bail!(
             "the modules of {CRATE} are older than the kernels; `cargo xtask prebuild` renews them"
@@ -149,15 +198,17 @@ fn other_files(
         let prebuilt = fs::read(&path)
             .ok()
             .and_then(|bytes| miniz_oxide::inflate::decompress_to_vec(&bytes).ok());
-        if prebuilt.as_ref() != Some(text) {
-            others.push(path.display().to_string());
+        match prebuilt {
+            None => others.push(format!("{} (not there)", path.display())),
+            Some(prebuilt) if prebuilt != *text => others.push(path.display().to_string()),
+            Some(_) => {}
         }
     }
     let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()));
     for entry in entries? {
         let entry = entry?;
         if is_whole && !texts.contains_key(&*entry.file_name().to_string_lossy()) {
-            others.push(entry.path().display().to_string());
+            others.push(format!("{} (of no kernel)", entry.path().display()));
         }
     }
     Ok(others)
@@ -235,8 +286,15 @@ mod tests {
         let built = [("same", b"a"), ("other", b"x"), ("missing", b"d")];
         let texts = built.map(|(name, text)| (format!("{name}.deflate"), text.to_vec()));
         let texts = BTreeMap::from(texts);
-        let names = ["missing", "other", "many"]
-            .map(|name| folder.join(format!("{name}.deflate")).display().to_string());
+        let said = [
+            ("missing", " (not there)"),
+            ("other", ""),
+            ("many", " (of no kernel)"),
+        ];
+        let names = said.map(|(name, why)| {
+            let path = folder.join(format!("{name}.deflate"));
+            format!("{}{why}", path.display())
+        });
         let others =
             |is_whole| other_files(&folder, &texts, is_whole).expect("the folder is there");
         assert_eq!(others(true), names);
@@ -244,7 +302,10 @@ mod tests {
         write(&folder.join("same.deflate"), b"no deflate").expect("as above");
         let texts = BTreeMap::from([("same.deflate".to_owned(), b"a".to_vec())]);
         let others = other_files(&folder, &texts, true).expect("as above");
-        assert!(others[0].ends_with("same.deflate"), "{others:?}");
+        assert!(
+            others[0].ends_with("same.deflate (not there)"),
+            "{others:?}"
+        );
         fs::remove_dir_all(&folder).expect("it was made above");
     }
 

@@ -12,6 +12,7 @@ use ferroflash_kernels::variants;
 use ferroflash_ptx_builder::{Built, Choice, Compiler, Freshness, Parts, Request, Rows, compiler};
 
 use crate::assemble::{self, Keep, Share, Usage};
+use crate::prebuild;
 use crate::tools;
 use crate::workspace::Workspace;
 
@@ -48,6 +49,10 @@ pub struct BuildPtx {
     /// Compiles one of the parts, nine at most, that rustc gets one by one: as many successive numbers as there are choose all of them.
     #[arg(long, value_name = "NUMBER")]
     part: Option<u64>,
+    /// Assembles nothing; says which modules are not byte for byte those that a revision of git has prebuilt, and fails where there are any. After code was
+    /// moved or renamed there are none.
+    #[arg(long, value_name = "REVISION", conflicts_with_all = ["cubin", "all_rows"])]
+    compare: Option<String>,
 }
 
 /// Of the specialisations of the modules that `ci` compiles, it assembles one in so many: all of all modules take ptxas half an hour. No number of parts, nor of
@@ -66,6 +71,7 @@ impl BuildPtx {
             one_in: NonZero::<usize>::MIN,
             seed: 0,
             part: None,
+            compare: None,
         }
     }
 
@@ -111,6 +117,9 @@ fn of_seed(seed: u64, n_archs: usize) -> (u64, usize) {
 
 /// Builds, assembles, and prints the table.
 pub fn build_ptx(workspace: &Workspace, options: &BuildPtx) -> Result<()> {
+    if let Some(revision) = &options.compare {
+        return prebuild::compare(workspace, revision, options);
+    }
     let ptxas = if options.no_assemble {
         None
     } else {
