@@ -17,7 +17,7 @@ pub use standard::{PRODUCT_DEPTH, PRODUCT_STAGES, product, weight_rows};
 
 /// What one block of a kernel takes, and which part of the problem it covers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Footprint {
+pub struct TileConfig {
     /// Threads of a block.
     pub threads: u32,
     /// Bytes of dynamic shared memory of a block.
@@ -35,7 +35,7 @@ pub struct Footprint {
     pub spill_bytes: u32,
 }
 
-impl Footprint {
+impl TileConfig {
     /// Whether every tile and every block of the kernel lies in one block of a block mask.
     pub const fn divides_blocks(&self) -> bool {
         BLOCK_MULTIPLE.is_multiple_of(self.block_q) && BLOCK_MULTIPLE.is_multiple_of(self.block_k)
@@ -102,7 +102,7 @@ pub const fn tma_stores(head_dim: u32, value_dim: u32, tiles: TileShape) -> bool
 /// columns beside keys of 64 registers hold O and the scores of 96 keys, of 512 shared memory holds 64.
 ///
 /// Above `value_dim` 256 no warpgroup has registers for 64 rows of O: both have the same rows, and half of O's columns each ([`tma_shares_rows`]).
-pub const fn tma_forward(head_dim: u32, value_dim: u32, tiles: TileShape) -> Footprint {
+pub const fn tma_forward(head_dim: u32, value_dim: u32, tiles: TileShape) -> TileConfig {
     let consumers = match tiles {
         TileShape::Compact => 1,
         TileShape::Default | TileShape::Grouped => 2,
@@ -140,7 +140,7 @@ pub const fn tma_forward(head_dim: u32, value_dim: u32, tiles: TileShape) -> Foo
         TileShape::Compact if head_dim <= 128 => 2,
         _ => 1,
     };
-    Footprint {
+    TileConfig {
         threads: 128 * (consumers + 1),
         shared_bytes: (rows * columns + value_rows * value_columns) * HALF_BYTES
             + TMA_SLOTS * 16
@@ -180,8 +180,8 @@ pub const DELTA_THREADS: u32 = 256;
 
 /// Before and after the backward pass proper: a block of threads takes one query block of one head, and holds it in
 /// shared memory if it changes its shape.
-const fn rows(main: Footprint, threads: u32, row_bytes: u32) -> Footprint {
-    Footprint {
+const fn rows(main: TileConfig, threads: u32, row_bytes: u32) -> TileConfig {
+    TileConfig {
         threads,
         shared_bytes: main.block_q * row_bytes,
         blocks_per_sm: 1,
@@ -234,7 +234,7 @@ pub const fn tma_backward_outs(head_dim: u32) -> u32 {
 /// K, V; two stages of Q, dO and dS; where the warpgroups share the keys, dV and dK on the way out ([`tma_backward_outs`]; in V's
 /// place if the tile is wide) and dQ on its way to memory, else two stages of P; lse and Δ; slots for steps, work tiles and
 /// blocks of dQ; and the barriers.
-pub const fn tma_backward(head_dim: u32, head_dim_v: u32, tiles: TileShape) -> Footprint {
+pub const fn tma_backward(head_dim: u32, head_dim_v: u32, tiles: TileShape) -> TileConfig {
     let splits = tma_backward_splits(head_dim, head_dim_v);
     let block_k = if splits { 64 } else { 128 };
     let block_q = match (tiles, head_dim) {
@@ -266,7 +266,7 @@ pub const fn tma_backward(head_dim: u32, head_dim_v: u32, tiles: TileShape) -> F
     // Steps, work, the list's entry for the work, blocks of dQ.
     let slots = 3 * stages * 16 + stages * 32;
     let barriers = 2 * (8 * stages + 2) * 8;
-    Footprint {
+    TileConfig {
         threads: 3 * 128,
         shared_bytes: rows + d_s + out + d_q + statistics + slots + barriers,
         blocks_per_sm: 1,
@@ -279,14 +279,14 @@ pub const fn tma_backward(head_dim: u32, head_dim_v: u32, tiles: TileShape) -> F
     }
 }
 
-/// The footprint of one row of the list; a row in a shape that its kernel does not have fails to compile.
-pub const fn footprint(
+/// The tile config of one row of the list; a row in a shape that its kernel does not have fails to compile.
+pub const fn tile_config(
     kind: Kind,
     dtype: Option<Dtype>,
     head_dim: Option<u32>,
     head_dim_v: Option<u32>,
     tiles: TileShape,
-) -> Footprint {
+) -> TileConfig {
     let head_dim = match head_dim {
         Some(head_dim) => head_dim,
         None => 0,

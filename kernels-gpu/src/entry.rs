@@ -63,17 +63,17 @@ macro_rules! run {
         >($p)
     };
     (Forward, $p:expr, $dtype:ident, $head_dim:literal; Compact) => {
-        forward::sm80::few::forward::<
+        forward::decode::forward::<
             element::$dtype,
-            forward::sm80::few::Same<element::$dtype>,
-            forward::sm80::few::CompactTiles<$head_dim>,
+            forward::decode::Same<element::$dtype>,
+            forward::decode::CompactTiles<$head_dim>,
         >($p)
     };
     (ForwardE4m3, $p:expr, $dtype:ident, $head_dim:literal; Compact) => {
-        forward::sm80::few::forward::<
+        forward::decode::forward::<
             element::$dtype,
-            forward::sm80::few::E4m3<element::$dtype>,
-            forward::sm80::few::CompactTiles<$head_dim>,
+            forward::decode::E4m3<element::$dtype>,
+            forward::decode::CompactTiles<$head_dim>,
         >($p)
     };
     (Flash1Forward, $p:expr, $dtype:ident, $head_dim:literal) => {
@@ -269,7 +269,7 @@ macro_rules! entries {
         $(, head_dim: $head_dim:literal)? $(, head_dim_v: $head_dim_v:literal)? $(, tiles: $tiles:ident)?
     })*) => {$(
         /// # Safety
-        /// The launch is as the row's footprint says, the parameters as their struct says.
+        /// The launch is as the row's tile config says, the parameters as their struct says.
         // The builder compiles the list in parts, each with the other parts' entries left out.
         #[cfg(any(not(ferroflash_part), $name))]
         #[unsafe(no_mangle)]

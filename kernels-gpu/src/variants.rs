@@ -334,7 +334,7 @@ pub struct Variant {
     /// Whether it records its tiles.
     pub stamps: Stamps,
     /// What a block of it takes.
-    pub footprint: Footprint,
+    pub tile_config: TileConfig,
 }
 
 #[macro_use]
@@ -346,7 +346,7 @@ mod dtype;
 mod specs;
 mod stamps;
 
-pub use crate::config::Footprint;
+pub use crate::config::TileConfig;
 pub use arch::{Arch, Reach};
 pub use columns::{
     HEAD_DIM_MULTIPLE, HEAD_DIM_MULTIPLE_E4M3, HEAD_DIM_MULTIPLE_F32, HeadDims, MAX_HEAD_DIM,

@@ -138,14 +138,14 @@ impl Case {
             appends: 1,
         };
         let variant = variants::by_name("append_sm80_bf16").unwrap();
-        let footprint = &variant.footprint;
+        let tile_config = &variant.tile_config;
         let lines = rows * params.heads();
         let launch = Launch {
-            grid: lines.div_ceil(footprint.block_q).max(1),
-            threads: footprint.threads,
+            grid: lines.div_ceil(tile_config.block_q).max(1),
+            threads: tile_config.threads,
             shared_bytes: 0,
             resident_blocks: 3,
-            blocks_per_sm: footprint.blocks_per_sm,
+            blocks_per_sm: tile_config.blocks_per_sm,
             spec: Spec::PLAIN,
         };
         let kernel = entry::emulated(variant.name).unwrap();

@@ -396,6 +396,6 @@ fn append_plan(problem: &AppendProblem, packed: bool) -> Result<bool, Error> {
     let Some(launch) = plan.launch else {
         return Ok(n_lines == 0);
     };
-    let covered = u64::from(launch.grid) * u64::from(launch.variant.footprint.block_q);
+    let covered = u64::from(launch.grid) * u64::from(launch.variant.tile_config.block_q);
     Ok(covered >= n_lines && covered < n_lines + 16)
 }

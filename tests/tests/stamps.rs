@@ -169,13 +169,13 @@ fn run(plan: &Plan, device: &DeviceInfo, seed: u64, inputs: &Call) -> Call {
 }
 
 fn shape(launch: &PlannedLaunch, device: &DeviceInfo) -> emu::Launch {
-    let footprint = &launch.variant.footprint;
+    let tile_config = &launch.variant.tile_config;
     emu::Launch {
         grid: launch.grid,
-        threads: footprint.threads,
-        shared_bytes: footprint.shared_bytes,
-        resident_blocks: device.n_sms * footprint.blocks_per_sm,
-        blocks_per_sm: footprint.blocks_per_sm,
+        threads: tile_config.threads,
+        shared_bytes: tile_config.shared_bytes,
+        resident_blocks: device.n_sms * tile_config.blocks_per_sm,
+        blocks_per_sm: tile_config.blocks_per_sm,
         spec: launch.spec,
     }
 }
@@ -317,7 +317,7 @@ fn stamped_rows_stand_beside_the_list() {
             panic!("{} is a copy of {} rows", row.name, copied.len())
         };
         assert_eq!(format!("{}_stamped", copied.name), row.name);
-        assert_eq!(copied.footprint, row.footprint);
+        assert_eq!(copied.tile_config, row.tile_config);
         assert!(
             row.constants()
                 .iter()

@@ -7,7 +7,7 @@ use ferroflash::tensor::{Description, Place};
 use ferroflash::validate::{self, Pass};
 use ferroflash::{Dtype, Layout, Mask, Problem};
 use ferroflash_kernels::params::{BOX_COLUMNS, Params, TensorMap, TmaForwardParams};
-use ferroflash_kernels::variants::{Footprint, Kind, VARIANTS};
+use ferroflash_kernels::variants::{Kind, TileConfig, VARIANTS};
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -107,7 +107,7 @@ fn params(
     problem: &Problem,
     layouts: [Layout; 4],
     address: impl Fn(Argument) -> u64,
-) -> Option<(TmaForwardParams, Footprint)> {
+) -> Option<(TmaForwardParams, TileConfig)> {
     let checked = validate::without_tensors(problem, Pass::Forward, Place::Cuda(0)).unwrap();
     let mut arguments = *checked.arguments();
     for (layout, argument) in
@@ -123,7 +123,7 @@ fn params(
     let plan = plan(&checked, &DeviceInfo::h200(), Backend::Cuda, asked).unwrap();
     let launch = plan.launches.first()?;
     match plan.params(launch, WORKSPACE, address) {
-        Params::TmaForward(params) => Some((params, launch.variant.footprint)),
+        Params::TmaForward(params) => Some((params, launch.variant.tile_config)),
         other => panic!("{other:?}"),
     }
 }
@@ -148,10 +148,10 @@ proptest! {
         let (like_q, like_k) = (problem.shape_q(), problem.shape_k());
         let shapes = [like_q, like_k, like_k, like_q];
         let layouts = [0, 1, 2, 3].map(|at| layout(shapes[at], gaps[at], order, unused));
-        let (params, footprint) = params(&problem, layouts, lies_at).unwrap();
+        let (params, tile_config) = params(&problem, layouts, lies_at).unwrap();
         let maps = [params.q, params.k, params.v, params.o];
         maps.iter().for_each(assert_legal);
-        let rows = [64, footprint.block_k, footprint.block_k, 64].map(u64::from);
+        let rows = [64, tile_config.block_k, tile_config.block_k, 64].map(u64::from);
         prop_assert_eq!(maps.map(|map| map.box_rows * map.box_heads), rows);
         // Boxes begin at multiples of their heads: all of these share K and V.
         prop_assert!(maps.iter().all(|map| (group as u64).is_multiple_of(map.box_heads)));
@@ -213,9 +213,9 @@ fn without_rows_nothing_is_launched() {
 #[test]
 fn every_kernels_box_is_one_that_the_driver_takes() {
     for variant in VARIANTS.iter().filter(|row| row.kind == Kind::TmaForward) {
-        let Footprint {
+        let TileConfig {
             block_q, block_k, ..
-        } = variant.footprint;
+        } = variant.tile_config;
         assert!(
             (8..=256).contains(&block_k) && block_k.is_multiple_of(8),
             "{}",

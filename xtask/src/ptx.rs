@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use ferroflash_kernels::config::Footprint;
+use ferroflash_kernels::config::TileConfig;
 use ferroflash_kernels::variants;
 use ferroflash_ptx_builder::{Built, Choice, Compiler, Freshness, Parts, Request, Rows, compiler};
 
@@ -247,7 +247,7 @@ fn is_root() -> bool {
     id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }
 
-/// Prints the table, a row for each entry; says which takes more than its footprint allows.
+/// Prints the table, a row for each entry; says which takes more than its tile config allows.
 fn table(usages: &[Usage]) -> Vec<String> {
     let targets: BTreeSet<&str> = usages.iter().map(|usage| usage.target.as_str()).collect();
     let mut entries: BTreeMap<_, Vec<&Usage>> = BTreeMap::new();
@@ -274,7 +274,7 @@ fn table(usages: &[Usage]) -> Vec<String> {
     println!("  static + dynamic");
     let mut faults = Vec::new();
     for ((entry, ..), usages) in entries {
-        let footprint = variants::by_name(entry).map(|variant| variant.footprint);
+        let tile_config = variants::by_name(entry).map(|variant| variant.tile_config);
         print!("{:width$}", label(&usages));
         for target in &targets {
             let Some(usage) = usages.iter().find(|usage| usage.target == *target) else {
@@ -285,12 +285,12 @@ fn table(usages: &[Usage]) -> Vec<String> {
                 "  {:9}  {:6}  {:5}",
                 usage.registers, usage.spill_bytes, usage.stack_bytes
             );
-            let budget = variants::by_name(&usage.entry).map(|variant| Footprint {
+            let budget = variants::by_name(&usage.entry).map(|variant| TileConfig {
                 spill_bytes: match usage.edit {
                     Some(edit) => variant.edited_spill_bytes(usage.spec, edit),
                     None => variant.spill_bytes(usage.spec),
                 },
-                ..variant.footprint
+                ..variant.tile_config
             });
             faults.extend(assemble::faults(usage, budget));
         }
@@ -299,7 +299,7 @@ fn table(usages: &[Usage]) -> Vec<String> {
             .map(|usage| usage.static_bytes)
             .max()
             .unwrap_or(0);
-        let dynamic_bytes = footprint.map_or(0, |row| row.shared_bytes);
+        let dynamic_bytes = tile_config.map_or(0, |row| row.shared_bytes);
         println!("  {static_bytes:6} + {dynamic_bytes:7}");
     }
     faults

@@ -215,10 +215,10 @@ impl OfPass {
 }
 
 impl Kernel {
-    /// Blocks of threads that an SM holds: by the driver, or else by the kernel's footprint.
+    /// Blocks of threads that an SM holds: by the driver, or else by the kernel's tile config.
     fn blocks_per_sm(&self) -> u32 {
         let compiled = self.compiled.as_ref();
-        compiled.map_or(self.launch.variant.footprint.blocks_per_sm, |compiled| {
+        compiled.map_or(self.launch.variant.tile_config.blocks_per_sm, |compiled| {
             compiled.blocks_per_sm
         })
     }

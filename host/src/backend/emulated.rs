@@ -93,14 +93,14 @@ pub(crate) fn run(
 
 /// As many blocks side by side as the device holds, or as the emulator can: those behind them start where others end, as on a device of fewer SMs.
 fn launch(planned: &PlannedLaunch, device: &DeviceInfo) -> emu::Launch {
-    let footprint = &planned.variant.footprint;
+    let tile_config = &planned.variant.tile_config;
     emu::Launch {
         grid: planned.grid,
-        threads: footprint.threads,
-        shared_bytes: footprint.shared_bytes,
-        resident_blocks: schedule::resident_blocks(device, footprint)
-            .min(emu::MAX_RESIDENT_THREADS / footprint.threads),
-        blocks_per_sm: footprint.blocks_per_sm,
+        threads: tile_config.threads,
+        shared_bytes: tile_config.shared_bytes,
+        resident_blocks: schedule::resident_blocks(device, tile_config)
+            .min(emu::MAX_RESIDENT_THREADS / tile_config.threads),
+        blocks_per_sm: tile_config.blocks_per_sm,
         spec: planned.spec,
     }
 }

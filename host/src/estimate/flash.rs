@@ -1,6 +1,6 @@
 //! What flash1, flash2 and flash3 move: their tiles are those of the kernels' list.
 
-use ferroflash_kernels::config::Footprint;
+use ferroflash_kernels::config::TileConfig;
 use ferroflash_kernels::variants::{Kind, TileShape, VARIANTS, Variant};
 
 use super::sizes::{F32_BYTES, Sizes, Visits};
@@ -46,7 +46,7 @@ pub(super) fn kernel(
 
 /// Whether a block may have the kernel's shared memory.
 pub(super) fn fits(variant: &Variant, gpu: &Gpu) -> bool {
-    u64::from(variant.footprint.shared_bytes) <= gpu.block_bytes()
+    u64::from(variant.tile_config.shared_bytes) <= gpu.block_bytes()
 }
 
 /// Up to so many queries plans split the keys where tiles are few.
@@ -55,7 +55,7 @@ const FEW_QUERIES: u64 = 64;
 /// A pass by its main kernel.
 pub(super) struct Flash<'a> {
     pub(super) sizes: &'a Sizes,
-    pub(super) footprint: &'a Footprint,
+    pub(super) tile_config: &'a TileConfig,
     /// Columns of keys and of values that the kernel is compiled for.
     pub(super) columns: u64,
     pub(super) columns_v: u64,
@@ -73,7 +73,7 @@ pub(super) fn counts(
 ) -> Counts {
     let flash = Flash {
         sizes,
-        footprint: &main.footprint,
+        tile_config: &main.tile_config,
         columns: main.head_dims().most.into(),
         columns_v: main.head_dims_v().most.into(),
         gpu,
@@ -88,12 +88,12 @@ pub(super) fn counts(
 impl Flash<'_> {
     /// Blocks of threads that the GPU holds at a time.
     fn resident(&self) -> u64 {
-        u64::from(self.gpu.n_sms) * u64::from(self.footprint.blocks_per_sm)
+        u64::from(self.gpu.n_sms) * u64::from(self.tile_config.blocks_per_sm)
     }
 
     /// Scores in all blocks that are visited, of all heads.
     pub(super) fn scores(&self, visits: Visits) -> u64 {
-        let block = u64::from(self.footprint.block_q) * u64::from(self.footprint.block_k);
+        let block = u64::from(self.tile_config.block_q) * u64::from(self.tile_config.block_k);
         self.sizes.heads_q * visits.blocks * block
     }
 
@@ -113,7 +113,7 @@ impl Flash<'_> {
     /// Query tiles are resident; keys and values are streamed.
     fn forward(&self, algorithm: Algorithm) -> Counts {
         let sizes = self.sizes;
-        let visits = sizes.of_query_tiles(self.footprint.block_q, self.footprint.block_k);
+        let visits = sizes.of_query_tiles(self.tile_config.block_q, self.tile_config.block_k);
         let scores = self.scores(visits);
         let own = sizes.q() + sizes.o() + sizes.row_values();
         // Query heads of a group have the same keys.
@@ -134,8 +134,8 @@ impl Flash<'_> {
                 ..Tiles::new(
                     sizes.heads_q,
                     visits,
-                    u64::from(self.footprint.block_q) * key_bytes,
-                    self.footprint.blocks_per_sm,
+                    u64::from(self.tile_config.block_q) * key_bytes,
+                    self.tile_config.blocks_per_sm,
                 )
             }),
             // flash3's tile counter.
@@ -147,8 +147,8 @@ impl Flash<'_> {
     /// a KV head, and what it streams comes from memory each time: dQ is read and written.
     fn backward(&self, algorithm: Algorithm, order: Order) -> Counts {
         let sizes = self.sizes;
-        let block_q = u64::from(self.footprint.block_q);
-        let visits = sizes.of_key_tiles(self.footprint.block_q, self.footprint.block_k);
+        let block_q = u64::from(self.tile_config.block_q);
+        let visits = sizes.of_key_tiles(self.tile_config.block_q, self.tile_config.block_k);
         let scores = self.scores(visits);
         let q_blocks = sizes.heads_q * sizes.seqlen_q.div_ceil(block_q);
         let padded_rows = q_blocks * block_q;
@@ -201,10 +201,10 @@ impl Flash<'_> {
         };
         // k and v, dK and dV.
         let own_bytes = 2
-            * u64::from(self.footprint.block_k)
+            * u64::from(self.tile_config.block_k)
             * (sizes.head_dim + sizes.head_dim_v)
             * sizes.element;
-        let blocks_per_sm = self.footprint.blocks_per_sm;
+        let blocks_per_sm = self.tile_config.blocks_per_sm;
         Counts {
             launches,
             tiles: Some(match is_flash1 {

@@ -9,8 +9,8 @@ impl Flash<'_> {
     /// Every query head reads its keys and values once, and for each block of them q; it reads and writes O, l and m again.
     pub(super) fn forward_of_flash1(&self) -> Counts {
         let sizes = self.sizes;
-        let block_q = u64::from(self.footprint.block_q);
-        let visits = sizes.of_key_tiles(self.footprint.block_q, self.footprint.block_k);
+        let block_q = u64::from(self.tile_config.block_q);
+        let visits = sizes.of_key_tiles(self.tile_config.block_q, self.tile_config.block_k);
         let scores = self.scores(visits);
         // O, in f32 and in the kernel's columns, l and m; of whole blocks of queries.
         let kept_of_row = self.columns * F32_BYTES + 2 * F32_BYTES;
@@ -32,10 +32,10 @@ impl Flash<'_> {
             tiles: Some(Tiles::of_heads(
                 sizes.heads_q,
                 visits.blocks,
-                u64::from(self.footprint.block_k)
+                u64::from(self.tile_config.block_k)
                     * (sizes.head_dim + sizes.head_dim_v)
                     * sizes.element,
-                self.footprint.blocks_per_sm,
+                self.tile_config.blocks_per_sm,
             )),
             extra_bytes: kept,
         }

@@ -338,13 +338,13 @@ fn time(counts: &Counts, pass: Pass, gpu: &Gpu, flops: f64) -> (f64, Roof) {
 
 /// What a tile of a forward kernel takes beside its steps, in steps: one block of keys past a tile of queries each, on an H200.
 pub(crate) fn edges_in_steps(algorithm: Algorithm, problem: &Problem, main: &Variant) -> f64 {
-    let (gpu, pass, footprint) = (Gpu::h200(), Pass::Forward, &main.footprint);
+    let (gpu, pass, tile_config) = (Gpu::h200(), Pass::Forward, &main.tile_config);
     let peak = gpu.peak(problem.dtype()).unwrap_or(gpu.f16_flops);
-    let block = f64::from(footprint.block_q) * f64::from(footprint.block_k);
+    let block = f64::from(tile_config.block_q) * f64::from(tile_config.block_k);
     let columns = main.head_dims().most + main.head_dims_v().most;
     let flops = 2.0 * block * f64::from(columns) * sizes::products(problem) as f64;
     // Blocks of threads on an SM share its speed.
-    let places = f64::from(gpu.n_sms) * f64::from(footprint.blocks_per_sm.max(1));
+    let places = f64::from(gpu.n_sms) * f64::from(tile_config.blocks_per_sm.max(1));
     let speed = peak * efficiency::products(algorithm, pass, problem, &gpu) / places;
     efficiency::tile_latency(pass) * speed / flops
 }

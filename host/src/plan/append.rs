@@ -124,8 +124,8 @@ fn launch<P: Operation>(
         Some(_) => params.rows.batch,
         None => 0,
     };
-    let of_lines = (n_lines as u32).div_ceil(variant.footprint.block_q);
-    let grid = of_lines.max(n_lengths.div_ceil(variant.footprint.threads));
+    let of_lines = (n_lines as u32).div_ceil(variant.tile_config.block_q);
+    let grid = of_lines.max(n_lengths.div_ceil(variant.tile_config.threads));
     Ok((grid > 0).then(|| PlannedLaunch {
         variant,
         spec: Spec::PLAIN,

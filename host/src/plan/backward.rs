@@ -1,6 +1,6 @@
 //! What the backward passes of flash1, flash2 and flash3 share: their kernels, the workspace that they hand on, the parameters.
 
-use ferroflash_kernels::config::{self, Footprint};
+use ferroflash_kernels::config::{self, TileConfig};
 use ferroflash_kernels::params::{
     BackwardParams, BlockLists, Params, Schedule, Shape, SinkGradientParams, TensorMap, TileList,
 };
@@ -37,7 +37,7 @@ pub struct Cut {
 
 impl Cut {
     /// By the blocks and tiles of this kernel.
-    pub fn new(problem: &Problem, main: &Footprint) -> Cut {
+    pub fn new(problem: &Problem, main: &TileConfig) -> Cut {
         let block_q = u64::from(main.block_q);
         Cut {
             block_q,
@@ -52,7 +52,7 @@ impl Cut {
     }
 
     /// The same where sequences have lengths of their own: of a head of all sequences, as many as there can be.
-    pub fn of_lengths(problem: &Problem, main: &Footprint) -> Result<Cut, Reason> {
+    pub fn of_lengths(problem: &Problem, main: &TileConfig) -> Result<Cut, Reason> {
         let tiles = lengths::most_k_blocks(problem, main.block_k);
         let block_q = u64::from(main.block_q);
         Ok(Cut {
@@ -105,8 +105,8 @@ pub fn before(
     workspace: &mut WorkspaceLayout,
 ) -> Result<Before, Reason> {
     let tiles = lengths::Tiles {
-        rows: main.footprint.block_k,
-        block_q: main.footprint.block_q,
+        rows: main.tile_config.block_k,
+        block_q: main.tile_config.block_q,
         split: Default::default(),
         maps,
     };
@@ -119,7 +119,7 @@ pub fn before(
     }
     let masked = block_mask::backward(checked, device, main, workspace)?;
     let lists = masked.as_ref().map(|(lists, _)| *lists);
-    let clear = clear::backward(checked, &main.footprint, lists)?;
+    let clear = clear::backward(checked, &main.tile_config, lists)?;
     let (blocks, launches) = masked.unwrap_or_default();
     Ok(Before {
         list: TileList::default(),
@@ -173,11 +173,11 @@ pub fn launches(
         return Ok(launches);
     }
     for &variant in kernels.variants() {
-        let footprint = &variant.footprint;
+        let tile_config = &variant.tile_config;
         let (grid, params) = match variant.kind {
             Kind::Backward | Kind::TmaBackward => {
                 let tiles = grid("the number of key tiles", &[cut.tiles.into(), cut.heads_k])?;
-                let resident = schedule::resident_blocks(device, footprint);
+                let resident = schedule::resident_blocks(device, tile_config);
                 // In flash3, blocks without a tile convert dQ.
                 let converting = match variant.kind {
                     Kind::TmaBackward => cut.q_blocks() * cut.heads_q,
@@ -192,7 +192,7 @@ pub fn launches(
                 (if cut.tiles > 0 { heads } else { 0 }, of_main)
             }
             _ => {
-                let blocks = cut.padded_q.div_ceil(footprint.block_q.into());
+                let blocks = cut.padded_q.div_ceil(tile_config.block_q.into());
                 let grid = grid("the number of query blocks", &[blocks, cut.heads_q])?;
                 (grid, Params::Backward(*params))
             }
@@ -258,7 +258,12 @@ pub fn params(
         let head_dim = main.head_dim.unwrap_or(shape.head_dim);
         let kv_heads = cut.heads_k / cut.n_shares;
         let tiles = [kv_heads, cut.tiles.into()];
-        let keys = [2, main.footprint.block_k.into(), head_dim.into(), f32_bytes];
+        let keys = [
+            2,
+            main.tile_config.block_k.into(),
+            head_dim.into(),
+            f32_bytes,
+        ];
         dkv_accum = push("dkv_accum", &[tiles.as_slice(), &keys].concat())?;
         let warps = [
             config::TMA_BACKWARD_SUM_WARPS.into(),

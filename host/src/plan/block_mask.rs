@@ -2,7 +2,7 @@
 
 use ferroflash_kernels::attention::block_mask::ListedBlock;
 use ferroflash_kernels::attention::mask::Work;
-use ferroflash_kernels::config::Footprint;
+use ferroflash_kernels::config::TileConfig;
 use ferroflash_kernels::params::{
     BlockListParams, BlockListPhase, BlockLists, BlockMap, MAX_ROWS, Params,
 };
@@ -116,7 +116,7 @@ pub fn forward(
     main: &Variant,
     workspace: &mut WorkspaceLayout,
 ) -> Result<Listed, Reason> {
-    let blocks = Blocks::new(checked, &main.footprint);
+    let blocks = Blocks::new(checked, &main.tile_config);
     let maps = Maps::new(checked, device, main, workspace)?;
     let (Some(maps), Some(maker)) = (maps, only_variant(Kind::BlockList)) else {
         return Ok(None);
@@ -144,7 +144,7 @@ pub fn backward(
     main: &Variant,
     workspace: &mut WorkspaceLayout,
 ) -> Result<Listed, Reason> {
-    let blocks = Blocks::new(checked, &main.footprint);
+    let blocks = Blocks::new(checked, &main.tile_config);
     let maps = Maps::new(checked, device, main, workspace)?;
     let (Some(maps), Some(maker)) = (maps, only_variant(Kind::BlockList)) else {
         return Ok(None);
@@ -167,7 +167,7 @@ pub fn backward(
 }
 
 impl Blocks {
-    fn new(checked: &Checked, main: &Footprint) -> Blocks {
+    fn new(checked: &Checked, main: &TileConfig) -> Blocks {
         let problem = checked.problem();
         let (block_q, block_k) = (main.block_q, main.block_k);
         Blocks {
@@ -212,7 +212,7 @@ fn launch(
         BlockListPhase::Ranks => lists.entries.into(),
         BlockListPhase::Forward | BlockListPhase::Backward => lists.tiles.into(),
     });
-    let per_block = u64::from(maker.footprint.threads / 32);
+    let per_block = u64::from(maker.tile_config.threads / 32);
     let grid = grid(
         "the number of lists of blocks",
         &[warps.div_ceil(per_block)],

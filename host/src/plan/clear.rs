@@ -1,6 +1,6 @@
 //! The launch that clears dK and dV of keys that no query sees, where there are such keys.
 
-use ferroflash_kernels::config::Footprint;
+use ferroflash_kernels::config::TileConfig;
 use ferroflash_kernels::params::{BlockLists, ClearParams, Params};
 use ferroflash_kernels::variants::Kind;
 
@@ -22,7 +22,7 @@ fn has_unseen_keys(problem: &Problem) -> bool {
 /// Of a backward pass whose main kernel has these tiles and, under a block mask, these lists.
 pub fn backward(
     checked: &Checked,
-    main: &Footprint,
+    main: &TileConfig,
     lists: Option<BlockLists>,
 ) -> Result<Option<PlannedLaunch>, Reason> {
     let problem = checked.problem();
@@ -32,7 +32,7 @@ pub fn backward(
     if !has_unseen_keys(problem) && lists.is_none() {
         return Ok(None);
     }
-    let blocks = (problem.seqlen_k() as u64).div_ceil(variant.footprint.block_k.into());
+    let blocks = (problem.seqlen_k() as u64).div_ceil(variant.tile_config.block_k.into());
     let grid = grid(
         "the number of blocks of rows",
         &[blocks, problem.batch() as u64],

@@ -59,14 +59,14 @@ impl fmt::Display for Plan {
             problem.order()
         )?;
         for launch in &self.launches {
-            let footprint = &launch.variant.footprint;
+            let tile_config = &launch.variant.tile_config;
             writeln!(
                 f,
                 "  launch    {} grid {} threads {} shared {}",
                 launch.kernel(),
                 launch.grid,
-                footprint.threads,
-                footprint.shared_bytes
+                tile_config.threads,
+                tile_config.shared_bytes
             )?;
             if let Some(schedule) = launch.schedule() {
                 write!(

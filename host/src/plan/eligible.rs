@@ -134,7 +134,7 @@ pub(super) fn compute_capability(variant: &Variant, device: &DeviceInfo) -> Resu
 fn shared_memory(variant: &Variant, device: &DeviceInfo) -> Result<(), Reason> {
     let (given, needed) = (
         device.shared_bytes_per_block,
-        variant.footprint.shared_bytes,
+        variant.tile_config.shared_bytes,
     );
     if needed <= given {
         Ok(())
@@ -179,8 +179,8 @@ fn block_mask(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
         return Ok(());
     }
     Err(Reason::BlockMask {
-        block_q: variant.footprint.block_q,
-        block_k: variant.footprint.block_k,
+        block_q: variant.tile_config.block_q,
+        block_k: variant.tile_config.block_k,
     })
 }
 

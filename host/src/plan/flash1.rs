@@ -20,7 +20,7 @@ pub fn forward(
         return Ok(Vec::new());
     };
     let problem = checked.problem();
-    let padded_q = (problem.seqlen_q() as u64).next_multiple_of(variant.footprint.block_q.into());
+    let padded_q = (problem.seqlen_q() as u64).next_multiple_of(variant.tile_config.block_q.into());
     let heads = (problem.batch() * problem.heads_q()) as u64;
     let grid = grid("the number of query heads", &[heads])?;
     let columns = u64::from(variant.head_dim.unwrap_or_default());
@@ -52,7 +52,7 @@ pub fn backward(
     let Some(main) = kernels.of_kind(Kind::Flash1Backward) else {
         return Ok(Vec::new());
     };
-    let cut = Cut::new(checked.problem(), &main.footprint);
+    let cut = Cut::new(checked.problem(), &main.tile_config);
     // Nobody waits for anybody: a head's tiles are one block's. The accumulator of dQ is cleared before.
     let schedule = Schedule {
         tiles: cut.tiles,

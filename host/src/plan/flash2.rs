@@ -25,7 +25,7 @@ pub fn forward(
         if variant.tiles == TileShape::Compact {
             return few::launches(checked, device, variant, workspace);
         }
-        let block_q = variant.footprint.block_q;
+        let block_q = variant.tile_config.block_q;
         let cut = lengths::Tiles {
             rows: block_q,
             block_q: 0,
@@ -65,7 +65,7 @@ pub fn forward(
             ),
             list: list.unwrap_or_default(),
             blocks,
-            pages: lengths::pages(checked, variant.footprint.block_k),
+            pages: lengths::pages(checked, variant.tile_config.block_k),
             ..Default::default()
         };
         if grid > 0 {
@@ -88,9 +88,9 @@ pub fn backward(
     };
     let problem = checked.problem();
     let cut = match checked.has_lengths() {
-        true => Cut::of_lengths(problem, &main.footprint)?,
-        false => Cut::new(problem, &main.footprint),
+        true => Cut::of_lengths(problem, &main.tile_config)?,
+        false => Cut::new(problem, &main.tile_config),
     };
-    let schedule = schedule::backward(problem, &cut, device, &main.footprint);
+    let schedule = schedule::backward(problem, &cut, device, &main.tile_config);
     backward::launches_in_three(checked, device, kernels, main, &cut, schedule, workspace)
 }

@@ -200,7 +200,7 @@ pub fn list(
         whole_tiles: tiles.split.kv.whole_tiles,
         ..TileListParams::default()
     };
-    let block_rows = u64::from(variant.footprint.block_q);
+    let block_rows = u64::from(variant.tile_config.block_q);
     let blocks_of = |[entries, rows, ..]: [usize; 4]| {
         (rows as u64)
             .div_ceil(block_rows)

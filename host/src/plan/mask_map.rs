@@ -143,7 +143,7 @@ pub fn maps(
         block_k: BLOCK_MULTIPLE,
     };
     let launch = |phase: MaskMapPhase, threads: u64| {
-        let blocks = threads.div_ceil(variant.footprint.threads.into());
+        let blocks = threads.div_ceil(variant.tile_config.threads.into());
         let grid = grid("the number of blocks of scores", &[blocks])?;
         let params = MaskMapParams {
             program: *program,

@@ -43,7 +43,7 @@ fn launch(checked: &CheckedMerge, device: &DeviceInfo) -> Result<Option<PlannedL
         variant,
         spec: Spec::PLAIN,
         edit: None,
-        grid: n_rows.div_ceil(variant.footprint.block_q),
+        grid: n_rows.div_ceil(variant.tile_config.block_q),
         params: views::describe(Params::Merge(params), variant, checked.arguments()),
     }))
 }

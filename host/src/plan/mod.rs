@@ -89,7 +89,7 @@ pub struct Plan {
 /// One kernel launch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlannedLaunch {
-    /// The kernel; threads and shared memory stand in its footprint.
+    /// The kernel; threads and shared memory stand in its tile config.
     pub variant: &'static Variant,
     /// The constants that it is compiled with.
     pub spec: Spec,

@@ -129,7 +129,7 @@ impl<P: fmt::Display> fmt::Display for OperationPlan<P> {
                 "  launch    {} grid {} threads {}",
                 launch.kernel(),
                 launch.grid,
-                launch.variant.footprint.threads
+                launch.variant.tile_config.threads
             ),
             None => Ok(()),
         }

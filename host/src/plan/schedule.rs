@@ -4,7 +4,7 @@
 mod groups;
 
 use ferroflash_kernels::attention::mask::Work;
-use ferroflash_kernels::config::Footprint;
+use ferroflash_kernels::config::TileConfig;
 use ferroflash_kernels::params::{FASTEST, ORDERED, SHIFTED, Schedule};
 
 use groups::{heads_of_a_list, in_even_groups, in_full_groups};
@@ -74,11 +74,11 @@ pub fn backward(
     problem: &Problem,
     cut: &Cut,
     device: &DeviceInfo,
-    footprint: &Footprint,
+    tile_config: &TileConfig,
 ) -> Schedule {
     let heads = cut.heads_k as u32;
     let heads_per_group =
-        (resident_blocks(device, footprint) / cut.tiles.max(1)).clamp(1, heads.max(1));
+        (resident_blocks(device, tile_config) / cut.tiles.max(1)).clamp(1, heads.max(1));
     let order = match problem.order() {
         Order::Deterministic => ORDERED,
         Order::Fastest => FASTEST,
@@ -104,11 +104,11 @@ pub fn tma_backward_in_lists(
     problem: &Problem,
     cut: &Cut,
     device: &DeviceInfo,
-    footprint: &Footprint,
+    tile_config: &TileConfig,
     work: Work,
 ) -> Schedule {
-    let schedule = backward(problem, cut, device, footprint);
-    let resident = resident_blocks(device, footprint);
+    let schedule = backward(problem, cut, device, tile_config);
+    let resident = resident_blocks(device, tile_config);
     match work {
         Work::Growing => {
             let mut heads_per_group =
@@ -140,10 +140,14 @@ pub struct TmaBackward {
 
 /// The same of flash3: tiles go round in shifted order, or are claimed from a list in groups that fill the device well. Where query
 /// heads share keys and tiles are few, several tiles have the same keys.
-pub fn tma_backward(problem: &Problem, device: &DeviceInfo, footprint: &Footprint) -> TmaBackward {
-    let one = tma_backward_in_shares(problem, device, footprint, 1);
+pub fn tma_backward(
+    problem: &Problem,
+    device: &DeviceInfo,
+    tile_config: &TileConfig,
+) -> TmaBackward {
+    let one = tma_backward_in_shares(problem, device, tile_config, 1);
     let tiles = u64::from(one.cut.tiles).saturating_mul(one.cut.heads_k);
-    let resident = u64::from(resident_blocks(device, footprint));
+    let resident = u64::from(resident_blocks(device, tile_config));
     let even_work = problem.work() == Work::Even;
     // Under a mask, shares also spare the L2 cache.
     let enough = device.thresholds.enough_rounds.saturating_mul(resident);
@@ -166,7 +170,7 @@ pub fn tma_backward(problem: &Problem, device: &DeviceInfo, footprint: &Footprin
     };
     let group_size = one.cut.group_size;
     let planned = numbers_of_shares(group_size)
-        .map(|n_shares| tma_backward_in_shares(problem, device, footprint, n_shares));
+        .map(|n_shares| tma_backward_in_shares(problem, device, tile_config, n_shares));
     std::iter::once(one)
         .chain(planned)
         .min_by_key(price)
@@ -188,12 +192,12 @@ pub fn numbers_of_shares(group_size: u64) -> impl Iterator<Item = u64> {
 pub fn tma_backward_in_shares(
     problem: &Problem,
     device: &DeviceInfo,
-    footprint: &Footprint,
+    tile_config: &TileConfig,
     n_shares: u64,
 ) -> TmaBackward {
-    let cut = Cut::new(problem, footprint).in_shares(n_shares);
-    let resident = resident_blocks(device, footprint);
-    let side_by_side = backward(problem, &cut, device, footprint);
+    let cut = Cut::new(problem, tile_config).in_shares(n_shares);
+    let resident = resident_blocks(device, tile_config);
+    let side_by_side = backward(problem, &cut, device, tile_config);
     let most = match problem.work() {
         Work::Even => u64::MAX,
         Work::Growing | Work::Shrinking => heads_in_l2(problem, &cut, device),
@@ -211,7 +215,7 @@ pub fn tma_backward_in_shares(
             order: SHIFTED,
             ..side_by_side
         },
-        footprint,
+        tile_config,
         resident,
     );
     let planned = |schedule, time| TmaBackward {
@@ -234,7 +238,7 @@ pub fn tma_backward_in_shares(
         }
         _ => planned(
             list,
-            time_in_a_band(problem, &cut, &list, footprint, device),
+            time_in_a_band(problem, &cut, &list, tile_config, device),
         ),
     }
 }
@@ -248,11 +252,11 @@ pub fn tma_backward_in_a_list(
     problem: &Problem,
     cut: &Cut,
     device: &DeviceInfo,
-    footprint: &Footprint,
+    tile_config: &TileConfig,
 ) -> Schedule {
-    let schedule = backward(problem, cut, device, footprint);
+    let schedule = backward(problem, cut, device, tile_config);
     let wanted = match problem.work() {
-        Work::Even => u64::from(resident_blocks(device, footprint) / TOGETHER),
+        Work::Even => u64::from(resident_blocks(device, tile_config) / TOGETHER),
         Work::Growing | Work::Shrinking => heads_in_l2(problem, cut, device),
     };
     let wanted = wanted.max(schedule.heads_per_group.into());
@@ -265,8 +269,8 @@ pub fn tma_backward_in_a_list(
 /// Shifted of every second tile, if neighbours would follow each other by a single step: where a block has more than half as
 /// many queries as a tile has keys. At head_dim 64 that is 4 to 5 % faster (H200). In lists it is 9 to 12 % slower: long tiles
 /// then end last.
-fn strided(shifted: Schedule, footprint: &Footprint, resident: u32) -> Schedule {
-    let close = 2 * footprint.block_q > footprint.block_k;
+fn strided(shifted: Schedule, tile_config: &TileConfig, resident: u32) -> Schedule {
+    let close = 2 * tile_config.block_q > tile_config.block_k;
     if !close || shifted.tiles < 4 || shifted.tiles % 2 == 1 {
         return shifted;
     }
@@ -313,8 +317,11 @@ pub(super) fn streams_all_heads(
 }
 
 /// Blocks that the device holds at once.
-pub fn resident_blocks(device: &DeviceInfo, footprint: &Footprint) -> u32 {
-    device.n_sms.saturating_mul(footprint.blocks_per_sm).max(1)
+pub fn resident_blocks(device: &DeviceInfo, tile_config: &TileConfig) -> u32 {
+    device
+        .n_sms
+        .saturating_mul(tile_config.blocks_per_sm)
+        .max(1)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ const PARTS_PER_SM: u32 = 2;
 /// The splits of a kernel that has so many tiles with keys undivided; none, where it is faster so, or cannot divide them.
 pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: u64) -> SplitKv {
     let problem = checked.problem();
-    let block_k = variant.footprint.block_k;
+    let block_k = variant.tile_config.block_k;
     let keys = match problem.split_kv() {
         _ if !variant.splits_kv() || block_mask::work(checked, device, variant).is_some() => None,
         problem::SplitKv::Never => None,
@@ -41,7 +41,7 @@ pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: 
         parts: match variant.kind {
             _ if !device_chooses => 0,
             Kind::TmaForwardLatent => device.n_sms,
-            _ => PARTS_PER_SM.max(variant.footprint.blocks_per_sm) * device.n_sms,
+            _ => PARTS_PER_SM.max(variant.tile_config.blocks_per_sm) * device.n_sms,
         },
         // Its O is wide: what a split writes costs as much as several blocks of keys.
         whole_tiles: (variant.kind == Kind::TmaForwardLatent).into(),
@@ -62,7 +62,7 @@ fn fastest(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: u64
         true => tiles.div_ceil((problem.batch() as u64).max(1)),
         false => tiles,
     };
-    let block_k = u64::from(variant.footprint.block_k);
+    let block_k = u64::from(variant.tile_config.block_k);
     let blocks = (problem.seqlen_k() as u64).div_ceil(block_k);
     let n_sms = u64::from(device.n_sms.max(1));
     let row_bytes = problem.kv_columns() as u64 * problem.dtype_k().size_bytes() as u64;
@@ -127,7 +127,7 @@ pub fn combine(
     let Some(variant) = variant.filter(|_| split.n > 0 && split.tiles_merge == 0) else {
         return Ok(None);
     };
-    let blocks = split.rows.div_ceil(variant.footprint.block_q.into());
+    let blocks = split.rows.div_ceil(variant.tile_config.block_q.into());
     let grid = grid("the number of rows", &[blocks])?;
     let [_, _, rows_q] = problem.shape_lse();
     let params = CombineParams {

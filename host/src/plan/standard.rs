@@ -87,11 +87,11 @@ pub fn launches(
 /// Number of blocks of one kernel: tiles of its result, or rows.
 fn blocks(checked: &Checked, variant: &Variant) -> Result<u32, Reason> {
     let problem = checked.problem();
-    let footprint = &variant.footprint;
+    let tile_config = &variant.tile_config;
     let heads_q = (problem.batch() * problem.heads_q()) as u64;
     let heads_k = (problem.batch() * problem.heads_k()) as u64;
-    let tiles_q = (problem.seqlen_q() as u64).div_ceil(footprint.block_q.into());
-    let tiles = |length: usize| (length as u64).div_ceil(footprint.block_k.into());
+    let tiles_q = (problem.seqlen_q() as u64).div_ceil(tile_config.block_q.into());
+    let tiles = |length: usize| (length as u64).div_ceil(tile_config.block_k.into());
     match variant.kind {
         Kind::StandardScores | Kind::StandardDWeights => grid(
             "the number of tiles of the scores",

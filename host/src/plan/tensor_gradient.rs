@@ -91,7 +91,7 @@ fn rows(checked: &Checked, workspace: &mut WorkspaceLayout) -> Result<StandardPa
 fn delta(checked: &Checked, params: StandardParams) -> Result<PlannedLaunch, Reason> {
     let problem = checked.problem();
     let variant = of_dtype(Kind::StandardDelta, checked)?;
-    let blocks = (problem.seqlen_q() as u64).div_ceil(variant.footprint.block_q.into());
+    let blocks = (problem.seqlen_q() as u64).div_ceil(variant.tile_config.block_q.into());
     let heads = (problem.batch() * problem.heads_q()) as u64;
     let grid = grid("the number of blocks of rows", &[blocks, heads])?;
     Ok(PlannedLaunch::new(
@@ -136,11 +136,11 @@ fn gradient(
             _ => GRADIENT_F32,
         },
     };
-    let footprint = &variant.footprint;
+    let tile_config = &variant.tile_config;
     let tiles = |rows: usize, block: u32| (rows as u64).div_ceil(block.into());
     let factors = [
-        tiles(problem.seqlen_q(), footprint.block_q),
-        tiles(problem.seqlen_k(), footprint.block_k),
+        tiles(problem.seqlen_q(), tile_config.block_q),
+        tiles(problem.seqlen_k(), tile_config.block_k),
         params.batches.into(),
         params.heads.into(),
     ];

@@ -3,7 +3,7 @@
 
 use ferroflash_kernels::attention::block_order;
 use ferroflash_kernels::attention::mask::Band;
-use ferroflash_kernels::config::Footprint;
+use ferroflash_kernels::config::TileConfig;
 use ferroflash_kernels::params::{FASTEST, Schedule};
 
 use super::DeviceInfo;
@@ -100,10 +100,10 @@ pub(super) fn time_in_a_band(
     problem: &Problem,
     cut: &Cut,
     list: &Schedule,
-    footprint: &Footprint,
+    tile_config: &TileConfig,
     device: &DeviceInfo,
 ) -> u64 {
-    let resident = resident_blocks(device, footprint);
+    let resident = resident_blocks(device, tile_config);
     let band = Band::new(
         problem.seqlen_q() as u32,
         problem.seqlen_k() as u32,
@@ -111,12 +111,13 @@ pub(super) fn time_in_a_band(
         problem.bounds(),
     );
     // Tiles of equal lengths keep their distance in further rounds. These do not: some wait each time.
-    let elements = u64::from(footprint.block_k) * problem.head_dim() as u64;
+    let elements = u64::from(tile_config.block_k) * problem.head_dim() as u64;
     let waits = wait_for_sums(cut, list) / 2;
     let of_tile = edges(cut) * elements / TILE_ELEMENTS + waits;
     let (mut tiles, mut all, mut longest) = (0_u64, 0_u64, 0_u64);
     for tile in 0..list.tiles {
-        let blocks = block_order::q_blocks(&band, tile, footprint.block_q, footprint.block_k).n();
+        let blocks =
+            block_order::q_blocks(&band, tile, tile_config.block_q, tile_config.block_k).n();
         tiles += u64::from(blocks > 0);
         all += u64::from(blocks);
         longest = longest.max(blocks.into());

@@ -93,16 +93,16 @@ impl Launch {
             }
             _ => return Err(NoTimeline::NoTiles(plan.algorithm)),
         };
-        let footprint = &main.variant.footprint;
-        let n_places = resident_blocks(device, footprint);
+        let tile_config = &main.variant.tile_config;
+        let n_places = resident_blocks(device, tile_config);
         let in_steps = |steps: f64| (STEP as f64 * steps) as u64;
         let launch = Launch {
             loops,
             band: Band::new(shape.seqlen_q, shape.seqlen_k, window, bounds(main)),
             seqlen_q: shape.seqlen_q,
             seqlen_k: shape.seqlen_k,
-            block_q: footprint.block_q,
-            block_k: footprint.block_k,
+            block_q: tile_config.block_q,
+            block_k: tile_config.block_k,
             edges: match loops {
                 Loops::KvHeads { .. } => TIMES.begin + TIMES.end,
                 _ => in_steps(edges_in_steps(plan.algorithm, &plan.problem, main.variant)),

@@ -126,7 +126,7 @@ impl Measured {
         for lane in &lanes {
             *per_sm.entry(lane.sm).or_default() += 1;
         }
-        // The footprint says how many blocks an SM holds at least.
+        // The tile config says how many blocks an SM holds at least.
         let seen = per_sm.values().max().copied().unwrap_or(0) * device.n_sms;
         let origin = there.iter().map(|stamp| stamp.start.ns).min().unwrap_or(0);
         let times = there
@@ -137,7 +137,7 @@ impl Measured {
         Ok(Measured {
             kernel,
             lanes,
-            n_places: resident_blocks(device, &main.variant.footprint).max(seen),
+            n_places: resident_blocks(device, &main.variant.tile_config).max(seen),
             tick_ns: times.fold(0, |tick, ns| greatest_common_divisor(tick, ns - origin)),
             clock_ghz: cycles / sum(|stamp| stamp.end.ns - stamp.start.ns).max(1.0),
         })
@@ -274,11 +274,11 @@ impl Skips {
             return None;
         };
         let (shape, window): (Shape, Window) = (params.pass.shape, params.pass.window);
-        let footprint = &main.variant.footprint;
+        let tile_config = &main.variant.tile_config;
         Some(Skips {
             band: Band::new(shape.seqlen_q, shape.seqlen_k, window, bounds(main)),
-            block_q: footprint.block_q,
-            block_k: footprint.block_k,
+            block_q: tile_config.block_q,
+            block_k: tile_config.block_k,
         })
     }
 

@@ -18,7 +18,7 @@
 //!
 //! # The model
 //!
-//! A *place* is the room of one block of threads on an SM; the footprint says how many an SM has. Time is counted in hundredths of a step
+//! A *place* is the room of one block of threads on an SM; the tile config says how many an SM has. Time is counted in hundredths of a step
 //! ([`STEP`]): one block of keys past a tile of queries forward, one block of queries past a tile of keys backward. All steps take as long,
 //! whatever they share the SM, the L2 cache and the memory with.
 //!

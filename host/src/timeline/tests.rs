@@ -49,10 +49,10 @@ fn every_tile_is_done_once_and_a_place_does_one_thing_at_a_time() {
                 }));
             }
             let main = planned((2048, 16), mask, pass, algorithm, Order::Deterministic);
-            let footprint = main_kernel(&main).unwrap().variant.footprint;
+            let tile_config = main_kernel(&main).unwrap().variant.tile_config;
             let rows = match (pass, algorithm) {
-                (Pass::Backward, _) | (_, Algorithm::Flash1) => footprint.block_k,
-                _ => footprint.block_q,
+                (Pass::Backward, _) | (_, Algorithm::Flash1) => tile_config.block_k,
+                _ => tile_config.block_q,
             };
             assert_eq!(tiles.len(), 16 * 2048_usize.div_ceil(rows as usize));
             let idle = timeline.idle();

@@ -145,7 +145,7 @@ fn an_append_is_one_launch_on_the_queues_stream() {
     let planned = prepared.plan().launch.unwrap();
     assert_eq!(launch.kernel, "append_sm80_bf16");
     assert_eq!(launch.grid, [planned.grid, 1, 1]);
-    assert_eq!(launch.block, [planned.variant.footprint.threads, 1, 1]);
+    assert_eq!(launch.block, [planned.variant.tile_config.threads, 1, 1]);
     assert_eq!(launch.stream, queue.stream().as_raw() as usize);
     assert_eq!(launch.params.len(), size_of::<AppendParams>());
     for (offset, address) in addresses {

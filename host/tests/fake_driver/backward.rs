@@ -168,8 +168,11 @@ fn flash3_serves_first_and_its_main_kernel_alone_is_given_maps() {
         .outputs
         .each_ref()
         .map(|buffer| buffer.slice().address());
-    let footprint = &backward.prepared.plan().launches[1].variant.footprint;
-    let (block_q, block_k) = (u64::from(footprint.block_q), u64::from(footprint.block_k));
+    let tile_config = &backward.prepared.plan().launches[1].variant.tile_config;
+    let (block_q, block_k) = (
+        u64::from(tile_config.block_q),
+        u64::from(tile_config.block_k),
+    );
     let [batch, seqlen, heads, head_dim] = SHAPE.map(|n| n as u64);
     let expected = [
         (q, block_q),

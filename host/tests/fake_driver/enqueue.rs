@@ -15,13 +15,13 @@ pub fn only_launches(calls: Vec<Call>) -> Vec<Launch> {
 pub fn assert_as_planned(launches: &[Launch], plan: &Plan, stream: StreamRef) {
     assert_eq!(launches.len(), plan.launches.len());
     for (launch, planned) in launches.iter().zip(&plan.launches) {
-        let footprint = &planned.variant.footprint;
+        let tile_config = &planned.variant.tile_config;
         assert_eq!(launch.kernel, planned.variant.name);
         assert_eq!(
             (launch.grid, launch.block),
-            ([planned.grid, 1, 1], [footprint.threads, 1, 1])
+            ([planned.grid, 1, 1], [tile_config.threads, 1, 1])
         );
-        assert_eq!(launch.shared_bytes, footprint.shared_bytes);
+        assert_eq!(launch.shared_bytes, tile_config.shared_bytes);
         assert_eq!(launch.stream, stream.as_raw() as usize);
         assert_eq!(
             launch.params.len(),

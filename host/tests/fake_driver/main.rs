@@ -82,8 +82,8 @@ fn params_bytes(kernel: &str) -> Option<usize> {
 
 /// Registers of a thread of a kernel of the list, as its budget has them.
 fn registers(kernel: &str) -> i32 {
-    let footprint = variants::by_name(kernel).map(|variant| variant.footprint);
-    footprint.map_or(128, |footprint| footprint.launch_registers as i32)
+    let tile_config = variants::by_name(kernel).map(|variant| variant.tile_config);
+    tile_config.map_or(128, |tile_config| tile_config.launch_registers as i32)
 }
 
 /// The driver is one per process: one test at a time, and each finds it as new.

@@ -47,8 +47,8 @@ fn flash3_serves_first_and_is_enqueued_with_the_drivers_maps() {
     let launches = launches(calls_of(|| forward.enqueue().unwrap()));
     assert_as_planned(&launches, forward.prepared.plan(), forward.queue.stream());
     let addresses = forward.addresses();
-    let footprint = &forward.prepared.plan().launches[0].variant.footprint;
-    let block_k = u64::from(footprint.block_k);
+    let tile_config = &forward.prepared.plan().launches[0].variant.tile_config;
+    let block_k = u64::from(tile_config.block_k);
     let [batch, seqlen, heads, head_dim] = SHAPE.map(|n| n as u64);
     for (at, rows) in [64, block_k, block_k, 64].into_iter().enumerate() {
         let words: Vec<u64> = (0..16)

@@ -1,11 +1,11 @@
-//! Footprints of the kernels that run beside the products: they list, clear and merge.
+//! Tile configs of the kernels that run beside the products: they list, clear and merge.
 
-use super::{Footprint, product};
+use super::{TileConfig, product};
 use crate::params::{MAX_MASK_BOUNDS, MAX_MASK_VALUES};
 
 /// Gradients of keys that no query sees: eight warps, eight rows each.
-pub const fn clear() -> Footprint {
-    Footprint {
+pub const fn clear() -> TileConfig {
+    TileConfig {
         threads: 256,
         shared_bytes: 0,
         blocks_per_sm: 4,
@@ -21,9 +21,9 @@ pub const SORTED_SEQUENCES: u32 = 4096;
 
 /// Tiles of sequences: sixteen warps. One block lists them, with three words for each sequence and one for each warp; the others have
 /// four rows a warp.
-pub const fn tile_list() -> Footprint {
+pub const fn tile_list() -> TileConfig {
     let threads = 512;
-    Footprint {
+    TileConfig {
         threads,
         shared_bytes: (3 * SORTED_SEQUENCES + threads / 32) * 4,
         blocks_per_sm: 2,
@@ -35,8 +35,8 @@ pub const fn tile_list() -> Footprint {
 }
 
 /// Lists of blocks: eight warps, a list each.
-pub const fn block_list() -> Footprint {
-    Footprint {
+pub const fn block_list() -> TileConfig {
+    TileConfig {
         threads: 256,
         shared_bytes: 0,
         blocks_per_sm: 4,
@@ -48,9 +48,9 @@ pub const fn block_list() -> Footprint {
 }
 
 /// Maps of masks: four warps, with a place in shared memory for each value that a thread's program holds or keeps, of 16 bytes.
-pub const fn mask_map() -> Footprint {
+pub const fn mask_map() -> TileConfig {
     let threads = 128;
-    Footprint {
+    TileConfig {
         threads,
         shared_bytes: threads * (MAX_MASK_VALUES + MAX_MASK_BOUNDS) as u32 * 16,
         blocks_per_sm: 2,
@@ -65,8 +65,8 @@ pub const fn mask_map() -> Footprint {
 pub const COMBINE_COLUMNS: u32 = 256;
 
 /// Results of splits merged: four warps, a row of one head each.
-pub const fn combine() -> Footprint {
-    Footprint {
+pub const fn combine() -> TileConfig {
+    TileConfig {
         threads: 128,
         shared_bytes: 0,
         blocks_per_sm: 1,
@@ -78,9 +78,9 @@ pub const fn combine() -> Footprint {
 }
 
 /// Gradients of sinks: sixteen warps for all rows of a head, with a word each.
-pub const fn sink_gradient() -> Footprint {
+pub const fn sink_gradient() -> TileConfig {
     let threads = 512;
-    Footprint {
+    TileConfig {
         threads,
         shared_bytes: threads / 32 * 4,
         blocks_per_sm: 1,
@@ -93,8 +93,8 @@ pub const fn sink_gradient() -> Footprint {
 
 /// Gradients of tensors that a score reads: products of `standard` for 128 × 128 of the result. A thread holds three of these at a time, the sum, weights and dP: so
 /// there is one block per SM.
-pub const fn tensor_gradient() -> Footprint {
-    Footprint {
+pub const fn tensor_gradient() -> TileConfig {
+    TileConfig {
         blocks_per_sm: 1,
         ..product()
     }
@@ -102,8 +102,8 @@ pub const fn tensor_gradient() -> Footprint {
 
 /// Two parts of the keys merged: eight warps for 32 rows. A row of head_dim 128 takes 16 lanes, so each thread then has two pieces. Many
 /// blocks per SM keep many loads in flight.
-pub const fn merge() -> Footprint {
-    Footprint {
+pub const fn merge() -> TileConfig {
+    TileConfig {
         threads: 256,
         shared_bytes: 0,
         blocks_per_sm: 6,
@@ -116,8 +116,8 @@ pub const fn merge() -> Footprint {
 
 /// Rows appended to a cache or turned: four warps for 16 rows of one head. A row of head_dim 128 takes 8 lanes. Blocks are small, so that the
 /// few rows of a step of decoding are spread over several SMs.
-pub const fn append() -> Footprint {
-    Footprint {
+pub const fn append() -> TileConfig {
+    TileConfig {
         threads: 128,
         shared_bytes: 0,
         blocks_per_sm: 8,

@@ -1,6 +1,6 @@
 //! flash2's kernels.
 
-use super::{F32_BYTES, Footprint, HALF_BYTES};
+use super::{F32_BYTES, HALF_BYTES, TileConfig};
 use crate::variants::TileShape;
 
 /// Stages of K, and of V, in the forward kernel: one is multiplied while the other arrives. Where warps divide the columns there is one: K
@@ -29,7 +29,7 @@ pub const fn forward_warps_across(head_dim: u32) -> u32 {
 ///
 /// A row of f32 has twice as many bytes, so a block of keys has fewer: Q and two stages of K and V fit the 99 KB of compute capability 8.6 and 8.9 at every
 /// head_dim.
-pub const fn forward(element_bytes: u32, head_dim: u32) -> Footprint {
+pub const fn forward(element_bytes: u32, head_dim: u32) -> TileConfig {
     let (block_q, block_k, blocks_per_sm) = match (element_bytes, head_dim) {
         // Below head_dim 128, 64 keys would take more registers than there are where operands are split.
         (F32_BYTES, ..=64) => (128, 32, 2),
@@ -45,7 +45,7 @@ pub const fn forward(element_bytes: u32, head_dim: u32) -> Footprint {
         warps => warps * block_q * block_k * 4,
     };
     let rows = block_q + 2 * forward_stages(head_dim) * block_k;
-    Footprint {
+    TileConfig {
         threads: 128,
         shared_bytes: rows * head_dim * element_bytes + exchange,
         blocks_per_sm,
@@ -71,9 +71,9 @@ pub const FEW_STAGES: u32 = 3;
 
 /// Forward for few queries: tiles of 16 rows, in which the queries of a group of heads are packed. Each warp has chunks of 16 keys of its own. At
 /// head_dim 128 two blocks fill the shared memory of an SM, and 128 KB are on their way.
-pub const fn forward_few(head_dim: u32) -> Footprint {
+pub const fn forward_few(head_dim: u32) -> TileConfig {
     let rows = 16;
-    Footprint {
+    TileConfig {
         threads: 32 * FEW_WARPS,
         shared_bytes: FEW_WARPS * FEW_STAGES * 2 * rows * head_dim * HALF_BYTES,
         blocks_per_sm: 2,
@@ -88,10 +88,10 @@ pub const fn forward_few(head_dim: u32) -> Footprint {
 pub const FEW_E4M3_STAGES: u32 = 5;
 
 /// As [`forward_few`], of keys and values in `e4m3`, and their scales.
-pub const fn forward_few_e4m3(head_dim: u32) -> Footprint {
+pub const fn forward_few_e4m3(head_dim: u32) -> TileConfig {
     let few = forward_few(head_dim);
     let scales = 4;
-    Footprint {
+    TileConfig {
         shared_bytes: FEW_WARPS * FEW_E4M3_STAGES * 2 * few.block_q * (head_dim + scales),
         ..few
     }
@@ -111,7 +111,7 @@ pub const fn forward_few_e4m3(head_dim: u32) -> Footprint {
 ///
 /// f32 has the same rows at head_dim 128, in 145 and 69 KB. Below it two warps in each role have 32 keys each: 49 KB at head_dim 32 and 81 KB at 64, so
 /// that devices with 164 KB of shared memory hold two blocks.
-pub const fn backward(element_bytes: u32, head_dim: u32, tiles: TileShape) -> Footprint {
+pub const fn backward(element_bytes: u32, head_dim: u32, tiles: TileShape) -> TileConfig {
     let (role_warps, block_q, block_k) = match (element_bytes, tiles, head_dim) {
         (F32_BYTES, TileShape::Default, ..=64) => (2, 32, 64),
         (F32_BYTES, TileShape::Default, _) => (4, 32, 64),
@@ -122,7 +122,7 @@ pub const fn backward(element_bytes: u32, head_dim: u32, tiles: TileShape) -> Fo
         (_, TileShape::Compact, _) => (2, 16, 32),
         (_, TileShape::Wide | TileShape::Grouped, _) => panic!("this kernel has no such tiles"),
     };
-    Footprint {
+    TileConfig {
         threads: 2 * 32 * role_warps,
         shared_bytes: (2 * block_k + 4 * block_q) * head_dim * element_bytes
             + 2 * 2 * block_q * 4

@@ -1,6 +1,6 @@
-//! The footprint of flash3's forward kernel for values that are the first columns of the keys.
+//! The tile config of flash3's forward kernel for values that are the first columns of the keys.
 
-use super::{Footprint, HALF_BYTES, TMA_LENGTHS, TMA_SLOTS, launch_registers};
+use super::{HALF_BYTES, TMA_LENGTHS, TMA_SLOTS, TileConfig, launch_registers};
 
 /// Columns of O that each of the two consumers of such a kernel has.
 pub const LATENT_COLUMNS: u32 = 256;
@@ -11,12 +11,12 @@ pub const LATENT_EXCHANGE: [u32; 3] = [64 * 64 * HALF_BYTES, 64 * 4, 2 * 64 * 4]
 /// Forward on Hopper where values are the first columns of the keys (MLA): compact tiles of 64 rows. O has up to 512 columns, as many as two
 /// warpgroups have registers for. Shared memory: Q, two blocks of 64 keys, what the consumers tell each other, the slots, and two
 /// barriers for each of Q, the slots, P and, of each block of keys, the three pieces in which it comes and goes.
-pub const fn tma_forward_latent(head_dim: u32) -> Footprint {
+pub const fn tma_forward_latent(head_dim: u32) -> TileConfig {
     let (consumers, block_q, block_k, kv_stages) = (2, 64, 64, 2);
     let columns = head_dim.next_multiple_of(64);
     let [p, m, l] = LATENT_EXCHANGE;
     let barriers = 2 * (1 + 2 * kv_stages + TMA_SLOTS + consumers + 2 * kv_stages);
-    Footprint {
+    TileConfig {
         threads: 128 * (consumers + 1),
         shared_bytes: (block_q + kv_stages * block_k) * columns * HALF_BYTES
             + p

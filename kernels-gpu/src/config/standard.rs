@@ -1,10 +1,10 @@
 //! Kernels of `standard`.
 
-use super::{Footprint, HALF_BYTES};
+use super::{HALF_BYTES, TileConfig};
 
 /// Rows of `standard`: four warps, one row each.
-pub const fn weight_rows() -> Footprint {
-    Footprint {
+pub const fn weight_rows() -> TileConfig {
+    TileConfig {
         threads: 128,
         shared_bytes: 0,
         blocks_per_sm: 1,
@@ -23,9 +23,9 @@ pub const PRODUCT_DEPTH: u32 = 32;
 
 /// Matrix products of `standard`: 128 × 128 of the result by a block of eight warps; two blocks per SM, so that one
 /// multiplies while the other begins or ends.
-pub const fn product() -> Footprint {
+pub const fn product() -> TileConfig {
     let block = 128;
-    Footprint {
+    TileConfig {
         threads: 256,
         shared_bytes: PRODUCT_STAGES * 2 * block * PRODUCT_DEPTH * HALF_BYTES,
         blocks_per_sm: 2,

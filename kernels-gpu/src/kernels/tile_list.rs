@@ -43,7 +43,7 @@ const SORTED: u32 = config::SORTED_SEQUENCES;
 /// The block's part: see the module's documentation.
 ///
 /// # Safety
-/// The launch is as the row's footprint says, with a block for the list and one for every `ROWS` rows of q and, in the backward
+/// The launch is as the row's tile config says, with a block for the list and one for every `ROWS` rows of q and, in the backward
 /// pass, of k; tensors are as [`TileListParams`] says. `maps` is the address of the first tensor map.
 #[inline(always)]
 pub unsafe fn tile_list<const MAPS: bool>(p: &TileListParams, maps: u64) {

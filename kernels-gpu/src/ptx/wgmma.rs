@@ -149,7 +149,7 @@ macro_rules! nothing {
 
 /// Both operands in shared memory.
 #[cfg(target_arch = "nvptx64")]
-macro_rules! shared {
+macro_rules! wgmma_ss {
     ($d:ident $n:tt $add:ident, $instruction:expr, $a:ident, $b:ident, [$major_a:ident $major_b:ident]) => {
         instruction!($d $n $add, $instruction, "mov.b64 a, {{{a0}, {a1}}};", "}}, a, b, p, 1, 1, {major_a}, {major_b}; }}",
             a0 = in(reg32) $a.low, a1 = in(reg32) $a.high, b0 = in(reg32) $b.low, b1 = in(reg32) $b.high,
@@ -159,7 +159,7 @@ macro_rules! shared {
 
 /// A in registers.
 #[cfg(target_arch = "nvptx64")]
-macro_rules! registers {
+macro_rules! wgmma_rs {
     ($d:ident $n:tt $add:ident, $instruction:expr, $a:ident, $b:ident, [$major_b:ident]) => {
         instruction!($d $n $add, $instruction, "", "}}, {{{a0}, {a1}, {a2}, {a3}}}, b, p, 1, 1, {major_b}; }}",
             a0 = in(reg32) $a[0], a1 = in(reg32) $a[1], a2 = in(reg32) $a[2], a3 = in(reg32) $a[3],
@@ -184,7 +184,7 @@ macro_rules! width {
                 b: Descriptor,
                 add: u32,
             ) {
-                width!(self $indices shared, $columns, a, b, add, [MAJOR_A MAJOR_B]);
+                width!(self $indices wgmma_ss, $columns, a, b, add, [MAJOR_A MAJOR_B]);
             }
 
             #[inline(always)]
@@ -195,7 +195,7 @@ macro_rules! width {
                 b: Descriptor,
                 add: u32,
             ) {
-                width!(self $indices registers, $columns, a, b, add, [MAJOR_B]);
+                width!(self $indices wgmma_rs, $columns, a, b, add, [MAJOR_B]);
             }
 
             #[inline(always)]
@@ -221,10 +221,10 @@ macro_rules! width {
             wgmma::multiply("wgmma.mma_async", $d.as_flattened_mut(), product);
         }
     };
-    (@operands shared $a:ident [$major_a:ident $major_b:ident]) => {
+    (@operands wgmma_ss $a:ident [$major_a:ident $major_b:ident]) => {
         (wgmma::Left::Shared($a, $major_a), $major_b)
     };
-    (@operands registers $a:ident [$major_b:ident]) => {
+    (@operands wgmma_rs $a:ident [$major_b:ident]) => {
         (wgmma::Left::Registers($a), $major_b)
     };
 }

@@ -238,7 +238,7 @@ impl Variant {
         if self.is_compiled_apart() {
             return false;
         }
-        let divides = self.footprint.divides_blocks();
+        let divides = self.tile_config.divides_blocks();
         match (self.kind, self.head_dim) {
             (Kind::Forward | Kind::ForwardE4m3, _) if matches!(self.tiles, TileShape::Compact) => {
                 false

@@ -39,7 +39,7 @@ macro_rules! table {
                 head_dim_v: optional!($($head_dim_v)?),
                 tiles: tile_shape!($($tiles)?),
                 stamps: Stamps::$stamps,
-                footprint: crate::config::footprint(
+                tile_config: crate::config::tile_config(
                     Kind::$kind,
                     optional!($(Dtype::$dtype)?),
                     optional!($($head_dim)?),

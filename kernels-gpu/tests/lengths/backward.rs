@@ -67,8 +67,8 @@ impl Backward {
         let (heads_q, heads_k) = self.heads;
         let (side_q, side_k) = sides;
         let head_dim = self.main.head_dim.unwrap();
-        let footprint = &self.main.footprint;
-        let (block_q, block_k) = (footprint.block_q, footprint.block_k);
+        let tile_config = &self.main.tile_config;
+        let (block_q, block_k) = (tile_config.block_q, tile_config.block_k);
         let most = |side: &Side, rows: u32| {
             if listed {
                 side.most(rows, batch)
@@ -149,8 +149,8 @@ impl Backward {
             heads: self.heads,
         };
         let (heads_q, heads_k) = self.heads;
-        let footprint = &self.main.footprint;
-        let (block_q, block_k) = (footprint.block_q, footprint.block_k);
+        let tile_config = &self.main.tile_config;
+        let (block_q, block_k) = (tile_config.block_q, tile_config.block_k);
         let view_q = |base| forward.view(base, side_q.rows, heads_q);
         let view_k = |base| forward.view(base, side_k.rows, heads_k);
         let (entries_q, entries_k) = (side_q.entries(batch), side_k.entries(batch));

@@ -69,9 +69,9 @@ impl Forward {
         let n_rows = (side_q.entries(batch) * side_q.rows * heads_q) as usize;
         let o = vec![0x7fffu16; n_rows * self.head_dim() as usize];
         let mut lse = vec![f32::NAN; n_rows];
-        let footprint = &self.variant.footprint;
+        let tile_config = &self.variant.tile_config;
         let pack = self.pack_gqa_log2();
-        let tile_rows = footprint.block_q >> pack;
+        let tile_rows = tile_config.block_q >> pack;
         let n_maps = if self.is_tma() {
             FORWARD_MAPS as u32
         } else {
@@ -110,7 +110,7 @@ impl Forward {
             self.view(o_at, side_q.rows, heads_q),
         ];
         let boxes_q = (64 >> pack, 1 << pack);
-        let boxes_k = (footprint.block_k, 1);
+        let boxes_k = (tile_config.block_k, 1);
         let maps = [
             self.map(q, side_q.entries(batch), side_q.rows, heads_q, boxes_q),
             self.map(k, side_k.entries(batch), side_k.rows, heads_k, boxes_k),

@@ -9,13 +9,13 @@ pub fn launch(
     spec: Spec,
     params: &Params,
 ) {
-    let footprint = &variant.footprint;
+    let tile_config = &variant.tile_config;
     let launch = Launch {
         grid,
-        threads: footprint.threads,
-        shared_bytes: footprint.shared_bytes,
-        resident_blocks: 3 * footprint.blocks_per_sm,
-        blocks_per_sm: footprint.blocks_per_sm,
+        threads: tile_config.threads,
+        shared_bytes: tile_config.shared_bytes,
+        resident_blocks: 3 * tile_config.blocks_per_sm,
+        blocks_per_sm: tile_config.blocks_per_sm,
         spec: spec.among(variant.constants()),
     };
     let kernel = entry::emulated(variant.name).unwrap();

@@ -60,10 +60,10 @@ impl Standard {
     }
 
     fn grid(&self, variant: &Variant, shape: &Shape) -> u32 {
-        let footprint = &variant.footprint;
+        let tile_config = &variant.tile_config;
         let (heads_q, heads_k) = (shape.batch * shape.heads_q, shape.batch * shape.heads_k);
-        let tiles_q = shape.seqlen_q.div_ceil(footprint.block_q);
-        let tiles = |length: u32| length.div_ceil(footprint.block_k);
+        let tiles_q = shape.seqlen_q.div_ceil(tile_config.block_q);
+        let tiles = |length: u32| length.div_ceil(tile_config.block_k);
         match variant.kind {
             Kind::StandardScores | Kind::StandardDWeights => {
                 tiles_q * tiles(shape.seqlen_k) * heads_q

@@ -165,17 +165,17 @@ impl Call {
         let kernel = entry::emulated(variant.name).unwrap();
         let at_pairs = phase == MaskMapPhase::Pairs;
         // More blocks than there is work for.
-        let grid = threads.div_ceil(variant.footprint.threads) + 1;
+        let grid = threads.div_ceil(variant.tile_config.threads) + 1;
         let spec = match self.causal {
             true => Spec::PLAIN.with(Constant::RightBound),
             false => Spec::PLAIN,
         };
         let launch = Launch {
             grid,
-            threads: variant.footprint.threads,
-            shared_bytes: variant.footprint.shared_bytes,
+            threads: variant.tile_config.threads,
+            shared_bytes: variant.tile_config.shared_bytes,
             resident_blocks: 4,
-            blocks_per_sm: variant.footprint.blocks_per_sm,
+            blocks_per_sm: variant.tile_config.blocks_per_sm,
             spec: match at_pairs {
                 true => spec.with(Constant::Score),
                 false => spec,

@@ -154,13 +154,13 @@ impl Case {
         memory: &mut GlobalMemory<'_>,
     ) {
         let variant = variants::by_name("block_list_sm80").unwrap();
-        let threads = variant.footprint.threads;
+        let threads = variant.tile_config.threads;
         let launch = Launch {
             grid: warps.div_ceil(threads / 32),
             threads,
-            shared_bytes: variant.footprint.shared_bytes,
+            shared_bytes: variant.tile_config.shared_bytes,
             resident_blocks: 4,
-            blocks_per_sm: variant.footprint.blocks_per_sm,
+            blocks_per_sm: variant.tile_config.blocks_per_sm,
             spec: match self.causal {
                 true => Spec::PLAIN.with(Constant::RightBound),
                 false => Spec::PLAIN,

@@ -157,10 +157,10 @@ fn d_lse(case: &Case, random: &mut Random) -> Vec<f32> {
 
 /// The number of blocks, as the host's plans have it.
 fn grid(case: &Case, variant: &Variant) -> u32 {
-    let footprint = &variant.footprint;
+    let tile_config = &variant.tile_config;
     let (heads_q, heads_k) = (case.batch * case.heads_q, case.batch * case.heads_k);
-    let tiles_q = case.seqlen_q.div_ceil(footprint.block_q);
-    let tiles = |length: u32| length.div_ceil(footprint.block_k);
+    let tiles_q = case.seqlen_q.div_ceil(tile_config.block_q);
+    let tiles = |length: u32| length.div_ceil(tile_config.block_k);
     match variant.kind {
         Kind::StandardScores | Kind::StandardDWeights => tiles_q * tiles(case.seqlen_k) * heads_q,
         Kind::StandardOutput | Kind::StandardDq => tiles_q * tiles(case.head_dim) * heads_q,
@@ -180,10 +180,10 @@ fn launch(
 ) {
     let launch = Launch {
         grid: grid(case, variant),
-        threads: variant.footprint.threads,
-        shared_bytes: variant.footprint.shared_bytes,
-        resident_blocks: variant.footprint.blocks_per_sm,
-        blocks_per_sm: variant.footprint.blocks_per_sm,
+        threads: variant.tile_config.threads,
+        shared_bytes: variant.tile_config.shared_bytes,
+        resident_blocks: variant.tile_config.blocks_per_sm,
+        blocks_per_sm: variant.tile_config.blocks_per_sm,
         spec: case.spec().among(variant.constants()),
     };
     if launch.grid == 0 {

@@ -87,7 +87,7 @@ fn blocks(algorithm: Algorithm, tiles: TileShape) -> Vec<([usize; 2], usize)> {
         .iter()
         .filter(|row| row.kind == kind && row.tiles == tiles);
     let blocks = rows.filter_map(|row| {
-        let (head_dim, block_k) = (row.head_dim?, row.footprint.block_k as usize);
+        let (head_dim, block_k) = (row.head_dim?, row.tile_config.block_k as usize);
         let head_dim_v = row.head_dim_v.unwrap_or(head_dim);
         Some(([head_dim, head_dim_v].map(|n| n as usize), block_k))
     });

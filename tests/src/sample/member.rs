@@ -41,7 +41,7 @@ pub fn strata(
         strata.of_head_dims.push(format!("{columns:?} {kind}"));
         strata.kinds.push(kind);
         strata.kernels.push(variant.name.to_owned());
-        strata.n_threads += u64::from(launch.grid) * u64::from(variant.footprint.threads);
+        strata.n_threads += u64::from(launch.grid) * u64::from(variant.tile_config.threads);
     }
     strata
 }

@@ -109,7 +109,7 @@ fn backward(problem: &Problem, device: &DeviceInfo, launch: &PlannedLaunch) -> S
     let Params::TmaBackward(params) = &launch.params else {
         panic!("{launch:?}")
     };
-    let chosen = tma_backward(problem, device, &launch.variant.footprint);
+    let chosen = tma_backward(problem, device, &launch.variant.tile_config);
     assert_eq!(chosen.schedule, params.pass.schedule);
     let BackwardParams {
         shape,

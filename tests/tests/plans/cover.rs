@@ -51,7 +51,7 @@ fn assert_padded(plan: &Plan, launch: &PlannedLaunch) {
     let main = |kind| MAIN_BACKWARD.contains(&kind);
     let mut launches = plan.launches.iter();
     let main = launches.find(|launch| main(launch.variant.kind)).unwrap();
-    let block_q = u64::from(main.variant.footprint.block_q);
+    let block_q = u64::from(main.variant.tile_config.block_q);
     let padded_q = (plan.problem.seqlen_q() as u64)
         .max(1)
         .next_multiple_of(block_q);
@@ -68,20 +68,20 @@ fn assert_padded(plan: &Plan, launch: &PlannedLaunch) {
 fn hold_backward(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
     assert_padded(plan, launch);
     let problem = &plan.problem;
-    let footprint = &launch.variant.footprint;
+    let tile_config = &launch.variant.tile_config;
     let params = pass_params(launch);
     let (heads_q, heads_k) = (
         (problem.batch() * problem.heads_q()) as u64,
         (problem.batch() * problem.heads_k()) as u64,
     );
     if !MAIN_BACKWARD.contains(&launch.variant.kind) {
-        let blocks = params.padded_q / u64::from(footprint.block_q);
+        let blocks = params.padded_q / u64::from(tile_config.block_q);
         assert_eq!(u64::from(launch.grid), blocks * heads_q);
         return;
     }
     let schedule = &params.schedule;
     let n_tiles = schedule.tiles * schedule.heads;
-    assert_covers(schedule.tiles, footprint.block_k, problem.seqlen_k());
+    assert_covers(schedule.tiles, tile_config.block_k, problem.seqlen_k());
     assert_eq!(
         u64::from(schedule.heads),
         heads_k * u64::from(params.n_shares)
@@ -90,11 +90,11 @@ fn hold_backward(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
         assert_eq!(u64::from(launch.grid), heads_k);
         return;
     }
-    let resident = device.n_sms * footprint.blocks_per_sm;
+    let resident = device.n_sms * tile_config.blocks_per_sm;
     // Flash3's blocks without a tile round dQ, if it has rows.
     let q_blocks = match launch.variant.kind {
         Kind::TmaBackward if problem.seqlen_q() > 0 => {
-            params.padded_q / u64::from(footprint.block_q) * heads_q
+            params.padded_q / u64::from(tile_config.block_q) * heads_q
         }
         _ => 0,
     };
@@ -120,7 +120,7 @@ fn hold_splits(plan: &Plan, launch: &PlannedLaunch, split: SplitKv) {
         return;
     }
     assert!(launch.spec.has(Constant::SplitKv) && n > 1);
-    assert_eq!(keys % launch.variant.footprint.block_k, 0);
+    assert_eq!(keys % launch.variant.tile_config.block_k, 0);
     assert_covers(n, keys, problem.seqlen_k());
     assert_eq!(rows, problem.shape_lse().iter().product::<usize>() as u64);
     let combines = plan.launches.iter();
@@ -130,7 +130,7 @@ fn hold_splits(plan: &Plan, launch: &PlannedLaunch, split: SplitKv) {
 
 fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
     let problem = &plan.problem;
-    let footprint = &launch.variant.footprint;
+    let tile_config = &launch.variant.tile_config;
     let queries = |block: u32| (problem.seqlen_q() as u64).div_ceil(block.into());
     let keys = |block: u32| (problem.seqlen_k() as u64).div_ceil(block.into());
     let columns = (problem.head_dim() as u64).div_ceil(128);
@@ -144,16 +144,16 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
         }
         Params::Forward(params) if launch.variant.tiles == TileShape::Compact => {
             let rows = problem.seqlen_q() as u64 * problem.group_size() as u64;
-            let tiles = rows.div_ceil(footprint.block_q.into()) * heads_k;
+            let tiles = rows.div_ceil(tile_config.block_q.into()) * heads_k;
             assert_eq!(grid, tiles * u64::from(params.split.n.max(1)));
             hold_splits(plan, launch, params.split);
         }
         Params::Forward(params) => {
             let schedule = &params.schedule;
-            assert_covers(schedule.tiles, footprint.block_q, problem.seqlen_q());
+            assert_covers(schedule.tiles, tile_config.block_q, problem.seqlen_q());
             assert_eq!(
                 (u64::from(schedule.heads), grid),
-                (heads_q, queries(footprint.block_q) * heads_q)
+                (heads_q, queries(tile_config.block_q) * heads_q)
             );
             for work in [Work::Even, Work::Growing, Work::Shrinking] {
                 let tiles = (0..launch.grid).map(|idx| schedule::forward(schedule, work, idx));
@@ -172,7 +172,7 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
             assert_eq!(schedule.tiles % splits, 0);
             assert_covers(
                 schedule.tiles / splits,
-                footprint.block_q / packed,
+                tile_config.block_q / packed,
                 problem.seqlen_q(),
             );
             hold_splits(plan, launch, params.split);
@@ -194,7 +194,7 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
         Params::Backward(_) | Params::TmaBackward(_) => hold_backward(plan, launch, device),
         Params::Combine(_) => {
             let rows = problem.shape_lse().iter().product::<usize>() as u64;
-            assert_eq!(grid, rows.div_ceil(footprint.block_q.into()));
+            assert_eq!(grid, rows.div_ceil(tile_config.block_q.into()));
         }
         Params::Merge(_) | Params::Append(_) => {
             panic!("no plan of attention does what is beside it")

@@ -108,7 +108,7 @@ fn hold_tile_list(plan: &Plan, params: &TileListParams, [q, k]: [&[usize]; 2]) {
     assert_eq!((list.rows_q, list.packed_q, list.packed_k), (rows_q, 1, 1));
     // A block of threads makes the list, and the others clear rows.
     let cleared = [rows_q, if is_backward { rows_k } else { 0 }];
-    let block = plan.launches[0].variant.footprint.block_q;
+    let block = plan.launches[0].variant.tile_config.block_q;
     let blocks: u32 = cleared.map(|rows| rows.div_ceil(block)).iter().sum();
     assert_eq!(plan.launches[0].grid, (blocks + 1).max(2));
 }
@@ -117,7 +117,7 @@ fn hold_tile_list(plan: &Plan, params: &TileListParams, [q, k]: [&[usize]; 2]) {
 fn hold_listed(plan: &Plan, device: &DeviceInfo, listed: &TileListParams) {
     let problem = &plan.problem;
     let main = main_of(plan);
-    let footprint = &main.variant.footprint;
+    let tile_config = &main.variant.tile_config;
     let (heads_q, heads_k) = (problem.heads_q() as u64, problem.heads_k() as u64);
     let maps = maps_of(&main.params);
     let boxes = |map: &TensorMap| (map.box_rows, map.box_heads);
@@ -131,7 +131,7 @@ fn hold_listed(plan: &Plan, device: &DeviceInfo, listed: &TileListParams) {
         assert_eq!(lists_of(&launch.params).unwrap().0, listed.list);
     }
     let tiles = u64::from(listed.max_tiles);
-    let resident = u64::from(device.n_sms * footprint.blocks_per_sm);
+    let resident = u64::from(device.n_sms * tile_config.blocks_per_sm);
     let (shape, window, schedule, heads, grid) = match &main.params {
         Params::Forward(p) => (p.shape, p.window, p.schedule, heads_q, tiles * heads_q),
         Params::TmaForward(p) => {
@@ -156,7 +156,7 @@ fn hold_listed(plan: &Plan, device: &DeviceInfo, listed: &TileListParams) {
         other => {
             let p = of_pass(other).unwrap();
             let q_blocks = u64::from(listed.max_q_blocks);
-            assert_eq!(p.padded_q, q_blocks * u64::from(footprint.block_q));
+            assert_eq!(p.padded_q, q_blocks * u64::from(tile_config.block_q));
             for name in ["lse_log2", "delta"] {
                 assert_eq!(piece(plan, name).1, heads_q * p.padded_q * 4);
             }
@@ -257,10 +257,10 @@ fn map_of(problem: &Problem) -> BlockMap {
 /// What a launch of the kernel that lists blocks is told, and its grid.
 fn hold_block_list(plan: &Plan, launch: &PlannedLaunch, params: &BlockListParams) {
     let problem = &plan.problem;
-    let footprint = &main_of(plan).variant.footprint;
+    let tile_config = &main_of(plan).variant.tile_config;
     assert_eq!(
         (params.block_q, params.block_k),
-        (footprint.block_q, footprint.block_k)
+        (tile_config.block_q, tile_config.block_k)
     );
     let q_blocks = (problem.seqlen_q() as u64).div_ceil(params.block_q.into());
     let k_blocks = (problem.seqlen_k() as u64).div_ceil(params.block_k.into());
@@ -295,14 +295,14 @@ fn hold_block_list(plan: &Plan, launch: &PlannedLaunch, params: &BlockListParams
         } else {
             tiles
         };
-    let warps_of_block = u64::from(launch.variant.footprint.threads) / 32;
+    let warps_of_block = u64::from(launch.variant.tile_config.threads) / 32;
     assert_eq!(u64::from(launch.grid), warps.div_ceil(warps_of_block));
 }
 
 fn hold_clear(plan: &Plan, params: &ClearParams, lists: BlockLists) {
     let main = main_of(plan);
     assert_eq!(params.blocks, lists);
-    assert_eq!(params.tile_rows, main.variant.footprint.block_k);
+    assert_eq!(params.tile_rows, main.variant.tile_config.block_k);
     assert_eq!(params.window, of_pass(&main.params).unwrap().window);
 }
 

@@ -46,12 +46,12 @@ pub fn in_shares(
     let problem = problem(mask, 128, batch, seqlen, heads);
     let planned = launch(&problem);
     let wide = config::tma_backward(128, 128, TileShape::Wide);
-    let footprint = if planned.block_q == wide.block_q {
+    let tile_config = if planned.block_q == wide.block_q {
         wide
     } else {
         config::tma_backward(128, 128, TileShape::Default)
     };
-    let shared = tma_backward_in_shares(&problem, &DeviceInfo::h200(), &footprint, n_shares);
+    let shared = tma_backward_in_shares(&problem, &DeviceInfo::h200(), &tile_config, n_shares);
     let launch = planned.in_shares(heads, n_shares as u32, shared.schedule);
     (shared, launch)
 }
@@ -206,10 +206,11 @@ fn the_model_chooses_what_was_measured_to_be_fastest() {
             .collect();
         for (idx, seqlen) in [2048, 4096, 8192].into_iter().enumerate() {
             let problem = problem(Mask::Causal, head_dim, 16384 / seqlen, seqlen, heads);
-            let footprint =
+            let tile_config =
                 config::tma_backward(head_dim as u32, head_dim as u32, TileShape::Default);
             let device = DeviceInfo::h200();
-            let time = |shares| tma_backward_in_shares(&problem, &device, &footprint, shares).time;
+            let time =
+                |shares| tma_backward_in_shares(&problem, &device, &tile_config, shares).time;
             let fastest = of_line
                 .iter()
                 .map(|(_, rates)| rates[idx])

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use ferroflash_kernels::variants::{self, Footprint, Kind};
+use ferroflash_kernels::variants::{self, Kind, TileConfig};
 
 /// What the names of probes of Hopper's instructions start with.
 pub const HOPPER_PROBE_PREFIX: &str = "probe_sm90a_";
@@ -14,11 +14,11 @@ const HOPPER_PROBE_THREADS: u32 = 128;
 pub fn finished(name: &str, text: &str) -> String {
     match variants::by_name(name) {
         Some(variant) => {
-            let Footprint {
+            let TileConfig {
                 threads,
                 blocks_per_sm,
                 ..
-            } = variant.footprint;
+            } = variant.tile_config;
             let bounded = with_launch_bounds(text, threads, blocks_per_sm);
             match variant.kind {
                 Kind::TmaForward | Kind::TmaForwardLatent | Kind::TmaBackward => {
@@ -70,7 +70,7 @@ mod tests {
         let row = &variants::VARIANTS[0];
         let bounds = format!(
             ")\n.maxntid {}, 1, 1\n.minnctapersm {}\n{{",
-            row.footprint.threads, row.footprint.blocks_per_sm
+            row.tile_config.threads, row.tile_config.blocks_per_sm
         );
         assert_eq!(entry(row.name), ENTRY.replace(")\n{", &bounds));
         assert_eq!(entry("probe_add"), ENTRY);

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, anyhow};
 use ferroflash_kernels::spec::Spec;
-use ferroflash_kernels::variants::{Footprint, StandardEdit};
+use ferroflash_kernels::variants::{StandardEdit, TileConfig};
 use ferroflash_ptx_builder::PROBES;
 
 use super::Item;
@@ -107,11 +107,11 @@ fn is_known(usage: &Usage, loss: &str) -> bool {
         && KNOWN_LOSSES.contains(&(usage.entry.as_str(), spec.as_str()))
 }
 
-/// What is wrong with these figures, a line for each fault. Probes have no footprint and may take what they like.
-pub fn faults(usage: &Usage, footprint: Option<Footprint>) -> Vec<String> {
+/// What is wrong with these figures, a line for each fault. Probes have no tile config and may take what they like.
+pub fn faults(usage: &Usage, tile_config: Option<TileConfig>) -> Vec<String> {
     let label = label(&usage.entry, usage.spec, usage.edit);
     let name = format!("{label} for {}", usage.target);
-    let Some(footprint) = footprint else {
+    let Some(tile_config) = tile_config else {
         let known = usage.entry == PROBES;
         return if known {
             Vec::new()
@@ -122,28 +122,28 @@ pub fn faults(usage: &Usage, footprint: Option<Footprint>) -> Vec<String> {
     let losses = usage.losses.iter().filter(|loss| !is_known(usage, loss));
     let mut faults: Vec<String> = losses.map(|loss| format!("{name}: {loss}")).collect();
     let spilled = usage.spill_bytes.max(usage.stack_bytes);
-    if spilled > footprint.spill_bytes {
+    if spilled > tile_config.spill_bytes {
         faults.push(format!(
             "{name}: {spilled} bytes of spills or stack, {} are allowed",
-            footprint.spill_bytes
+            tile_config.spill_bytes
         ));
     }
-    if footprint.launch_registers > 0 && usage.registers != footprint.launch_registers {
+    if tile_config.launch_registers > 0 && usage.registers != tile_config.launch_registers {
         faults.push(format!(
             "{name}: {} registers, but warpgroups share out {} of each thread",
-            usage.registers, footprint.launch_registers
+            usage.registers, tile_config.launch_registers
         ));
     }
     let registers = usage.registers.next_multiple_of(REGISTER_UNIT)
-        * footprint.threads
-        * footprint.blocks_per_sm;
+        * tile_config.threads
+        * tile_config.blocks_per_sm;
     if registers > REGISTERS_PER_SM {
         faults.push(format!(
             "{name}: {} registers · {} threads · {} blocks do not fit an SM",
-            usage.registers, footprint.threads, footprint.blocks_per_sm
+            usage.registers, tile_config.threads, tile_config.blocks_per_sm
         ));
     }
-    let shared_bytes = usage.static_bytes + footprint.shared_bytes;
+    let shared_bytes = usage.static_bytes + tile_config.shared_bytes;
     if shared_limit(&usage.target).is_some_and(|limit| shared_bytes > limit) {
         faults.push(format!(
             "{name}: {shared_bytes} bytes of shared memory are more than a block can have"
@@ -219,7 +219,7 @@ ptxas info    : Used 254 registers, used 1 barriers, 16 bytes cumulative stack s
         let mut usage = read("sm_90a", &said);
         assert_eq!(usage.losses.len(), 2);
         (usage.spill_bytes, usage.stack_bytes) = (0, 0);
-        let found = faults(&usage, Some(variants::VARIANTS[0].footprint));
+        let found = faults(&usage, Some(variants::VARIANTS[0].tile_config));
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(
             found[0].contains("e plain for sm_90a: wgmma.mma_async instructions are serialized")
@@ -227,14 +227,14 @@ ptxas info    : Used 254 registers, used 1 barriers, 16 bytes cumulative stack s
         assert!(found[1].contains("'setmaxnreg' ignored"));
         usage.entry = KNOWN_LOSSES[0].0.into();
         assert_eq!(
-            faults(&usage, Some(variants::VARIANTS[0].footprint)).len(),
+            faults(&usage, Some(variants::VARIANTS[0].tile_config)).len(),
             2
         );
         usage.spec = Spec::PLAIN
             .with(Constant::RightBound)
             .with(Constant::Lengths)
             .with(Constant::Dropout);
-        let found = faults(&usage, Some(variants::VARIANTS[0].footprint));
+        let found = faults(&usage, Some(variants::VARIANTS[0].tile_config));
         assert!(
             found.len() == 1 && found[0].contains("'setmaxnreg' ignored"),
             "{found:?}"
@@ -252,19 +252,19 @@ ptxas info    : Used 254 registers, used 1 barriers, 16 bytes cumulative stack s
             registers: 255,
             ..Usage::default()
         };
-        let mut footprint = row.expect("the list has it").footprint;
-        assert_eq!(faults(&usage, Some(footprint)), [""; 0]);
-        footprint.shared_bytes = 99 * 1024 + 1;
-        assert_eq!(faults(&usage, Some(footprint)).len(), 1);
+        let mut tile_config = row.expect("the list has it").tile_config;
+        assert_eq!(faults(&usage, Some(tile_config)), [""; 0]);
+        tile_config.shared_bytes = 99 * 1024 + 1;
+        assert_eq!(faults(&usage, Some(tile_config)).len(), 1);
     }
 
     #[test]
-    fn more_than_the_footprint_allows_is_a_fault() {
-        let mut footprint = variants::VARIANTS[0].footprint;
+    fn more_than_the_tile_config_allows_is_a_fault() {
+        let mut tile_config = variants::VARIANTS[0].tile_config;
         (
-            footprint.threads,
-            footprint.blocks_per_sm,
-            footprint.spill_bytes,
+            tile_config.threads,
+            tile_config.blocks_per_sm,
+            tile_config.spill_bytes,
         ) = (128, 2, 0);
         let fine = Usage {
             entry: "e".into(),
@@ -273,17 +273,17 @@ ptxas info    : Used 254 registers, used 1 barriers, 16 bytes cumulative stack s
             registers: 255,
             ..Usage::default()
         };
-        assert_eq!(faults(&fine, Some(footprint)), [""; 0]);
+        assert_eq!(faults(&fine, Some(tile_config)), [""; 0]);
         let spilled = Usage {
             spill_bytes: 4,
             ..fine.clone()
         };
-        assert_eq!(faults(&spilled, Some(footprint)).len(), 1);
-        footprint.spill_bytes = 4;
-        assert_eq!(faults(&spilled, Some(footprint)), [""; 0]);
-        footprint.blocks_per_sm = 3;
-        assert_eq!(faults(&fine, Some(footprint)).len(), 1);
-        footprint.shared_bytes = 200 * 1024;
-        assert_eq!(faults(&fine, Some(footprint)).len(), 2);
+        assert_eq!(faults(&spilled, Some(tile_config)).len(), 1);
+        tile_config.spill_bytes = 4;
+        assert_eq!(faults(&spilled, Some(tile_config)), [""; 0]);
+        tile_config.blocks_per_sm = 3;
+        assert_eq!(faults(&fine, Some(tile_config)).len(), 1);
+        tile_config.shared_bytes = 200 * 1024;
+        assert_eq!(faults(&fine, Some(tile_config)).len(), 2);
     }
 }

@@ -135,7 +135,7 @@ fn print_kernels(pass: &OfPass) {
     let sum = pass.sum_ms();
     let us = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| format!("{:.1}", ms * 1e3));
     for kernel in &pass.kernels {
-        let footprint = &kernel.launch.variant.footprint;
+        let tile_config = &kernel.launch.variant.tile_config;
         let share = kernel.ms.zip(sum).map(|(ms, sum)| 100.0 * ms / sum);
         let registers = kernel.compiled.as_ref().map(|one| one.registers);
         let more = kernel.counters.map_or(String::new(), |counters| {
@@ -151,8 +151,8 @@ fn print_kernels(pass: &OfPass) {
             us(kernel.ms),
             share.map_or("-".to_owned(), |share| format!("{share:.1}")),
             kernel.launch.grid,
-            footprint.threads,
-            footprint.shared_bytes,
+            tile_config.threads,
+            tile_config.shared_bytes,
             registers.map_or("-".to_owned(), |n| n.to_string()),
             kernel.blocks_per_sm()
         );
@@ -240,7 +240,7 @@ pub(super) fn of_pass(profile: &Profile, pass: &OfPass) -> Value {
 }
 
 fn of_kernel(kernel: &Kernel) -> Value {
-    let footprint = &kernel.launch.variant.footprint;
+    let tile_config = &kernel.launch.variant.tile_config;
     let compiled = kernel.compiled.as_ref();
     let counters = kernel.counters.as_ref();
     json!({
@@ -248,8 +248,8 @@ fn of_kernel(kernel: &Kernel) -> Value {
         "spec": kernel.launch.spec.to_string(),
         "ms": kernel.ms,
         "grid": kernel.launch.grid,
-        "threads": footprint.threads,
-        "shared_bytes": footprint.shared_bytes,
+        "threads": tile_config.threads,
+        "shared_bytes": tile_config.shared_bytes,
         "registers": compiled.map(|one| one.registers),
         "local_bytes": compiled.map(|one| one.local_bytes),
         "blocks_per_sm": kernel.blocks_per_sm(),

@@ -222,8 +222,8 @@ fn a_real_ptxas_compiles_flash3() {
     let (stdout, _) = expect(0, &compile(&calls, &folder, ptxas.to_str().unwrap()));
     let line = stdout.lines().nth(1).unwrap();
     let (name, _) = line.split_once(' ').unwrap();
-    let footprint = variants::by_name(name).unwrap().footprint;
-    let registers = footprint.launch_registers;
+    let tile_config = variants::by_name(name).unwrap().tile_config;
+    let registers = tile_config.launch_registers;
     assert!(
         0 < registers && line.contains(&format!(" {registers} registers ")),
         "{line}"

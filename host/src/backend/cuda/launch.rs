@@ -38,11 +38,11 @@ impl<P: Planned> Launches<P> {
     pub(crate) fn new(device: &Arc<CudaDevice>, plan: P) -> Result<Launches<P>, DriverError> {
         let ready = |launch: &PlannedLaunch| {
             let kernel = device.edited_kernel(launch.variant, launch.spec, launch.edit)?;
-            let footprint = &launch.variant.footprint;
+            let tile_config = &launch.variant.tile_config;
             let size = LaunchSize {
                 grid: launch.grid,
-                threads: footprint.threads,
-                shared_bytes: footprint.shared_bytes,
+                threads: tile_config.threads,
+                shared_bytes: tile_config.shared_bytes,
             };
             Ok(Ready {
                 function: kernel.function(),

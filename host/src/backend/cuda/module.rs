@@ -190,7 +190,7 @@ pub(super) fn specialised(
     CString::new(text).map_err(|_| corrupt())
 }
 
-/// Loads a kernel into the current context and allows it the shared memory of its footprint.
+/// Loads a kernel into the current context and allows it the shared memory of its tile config.
 fn load(
     variant: &'static Variant,
     spec: Spec,
@@ -243,7 +243,7 @@ unsafe fn ready(
     loaded: Loaded,
     start: Instant,
 ) -> Result<Kernel, DriverError> {
-    let footprint = &variant.footprint;
+    let tile_config = &variant.tile_config;
     let Loaded {
         module,
         log,
@@ -257,7 +257,7 @@ unsafe fn ready(
         // SAFETY: the function is asked for its attributes while its module is loaded.
         let (function, statistics) = unsafe {
             let function = module::function(module, &name)?;
-            function::allow_dynamic_shared(function, footprint.shared_bytes)?;
+            function::allow_dynamic_shared(function, tile_config.shared_bytes)?;
             let attribute =
                 |which| function::attribute(function, which).map(|value| value.max(0) as u32);
             let statistics = Statistics {
@@ -265,8 +265,8 @@ unsafe fn ready(
                 local_bytes: attribute(FunctionAttribute::LocalBytes)?,
                 blocks_per_sm: function::blocks_per_multiprocessor(
                     function,
-                    footprint.threads,
-                    footprint.shared_bytes,
+                    tile_config.threads,
+                    tile_config.shared_bytes,
                 )?,
                 load_time: start.elapsed(),
                 origin,
@@ -296,17 +296,17 @@ fn would_hang(
     spec: Spec,
     found: &Statistics,
 ) -> Result<(), DriverError> {
-    let footprint = &variant.footprint;
-    let shares_out = footprint.launch_registers > 0;
-    let registers = shares_out && found.registers != footprint.launch_registers;
-    if registers || (shares_out && found.blocks_per_sm < footprint.blocks_per_sm) {
+    let tile_config = &variant.tile_config;
+    let shares_out = tile_config.launch_registers > 0;
+    let registers = shares_out && found.registers != tile_config.launch_registers;
+    if registers || (shares_out && found.blocks_per_sm < tile_config.blocks_per_sm) {
         return Err(DriverError::WouldHang {
             kernel: variant.name,
             spec,
             registers: found.registers,
-            needed_registers: footprint.launch_registers,
+            needed_registers: tile_config.launch_registers,
             blocks_per_sm: found.blocks_per_sm,
-            needed_blocks_per_sm: footprint.blocks_per_sm,
+            needed_blocks_per_sm: tile_config.blocks_per_sm,
         });
     }
     Ok(())

@@ -59,7 +59,7 @@ fn tiles(problem: &Problem, variant: &Variant) -> Result<u32, Reason> {
         "seqlen_q · the heads of a group",
         &[problem.seqlen_q() as u64, problem.group_size() as u64],
     )?;
-    let of_head = rows.div_ceil(variant.footprint.block_q);
+    let of_head = rows.div_ceil(variant.tile_config.block_q);
     let factors = [
         of_head.into(),
         problem.heads_k() as u64,
@@ -117,7 +117,7 @@ pub fn launches(
         packed_k: problem.total_k().is_some().into(),
         ..TileList::default()
     };
-    let pages = lengths::pages(checked, variant.footprint.block_k);
+    let pages = lengths::pages(checked, variant.tile_config.block_k);
     let tiles_of_kv_head = (tiles / (problem.heads_k() as u64).max(1)) as u32;
     let params = ForwardParams {
         shape: shape(checked),

@@ -24,25 +24,26 @@ pub fn launches(
         return Ok(Vec::new());
     };
     let problem = checked.problem();
-    let footprint = &main.footprint;
+    let tile_config = &main.tile_config;
     let columns = config::padded_columns(main.head_dim.unwrap_or(problem.head_dim() as u32));
     let (cut, schedule) = if checked.has_lengths() {
-        let cut = Cut::of_lengths(problem, footprint)?;
-        let schedule = schedule::tma_backward_in_a_list(problem, &cut, device, footprint);
+        let cut = Cut::of_lengths(problem, tile_config)?;
+        let schedule = schedule::tma_backward_in_a_list(problem, &cut, device, tile_config);
         (cut, schedule)
     } else if let Some(work) = block_mask::work(checked, device, main) {
-        let cut = Cut::new(problem, footprint);
-        let schedule = schedule::tma_backward_in_lists(problem, &cut, device, footprint, work);
+        let cut = Cut::new(problem, tile_config);
+        let schedule = schedule::tma_backward_in_lists(problem, &cut, device, tile_config, work);
         (cut, schedule)
     } else {
-        let TmaBackward { cut, schedule, .. } = schedule::tma_backward(problem, device, footprint);
+        let TmaBackward { cut, schedule, .. } =
+            schedule::tma_backward(problem, device, tile_config);
         (cut, schedule)
     };
     let maps = [
-        boxes(footprint.block_q, 1),
-        boxes(footprint.block_k, 1),
-        boxes(footprint.block_k, 1),
-        boxes(footprint.block_q, 1),
+        boxes(tile_config.block_q, 1),
+        boxes(tile_config.block_k, 1),
+        boxes(tile_config.block_k, 1),
+        boxes(tile_config.block_q, 1),
         boxes(WARPGROUP_ROWS, 1),
         boxes(WARPGROUP_ROWS, 1),
     ];

@@ -1,7 +1,7 @@
 //! The launch of flash3's forward pass.
 
 use ferroflash_kernels::attention::mask::Work;
-use ferroflash_kernels::config::Footprint;
+use ferroflash_kernels::config::TileConfig;
 use ferroflash_kernels::params::{Pages, Params, Schedule, TensorMap, TmaForwardParams};
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{TileShape, Variant};
@@ -30,18 +30,18 @@ pub fn launches(
     let typical = lengths::of_average_length(checked);
     let mut launches = Vec::new();
     for &variant in kernels.variants() {
-        let footprint = &variant.footprint;
+        let tile_config = &variant.tile_config;
         let pack_gqa_log2 = match variant.tiles {
             // Each head has a map of its own; nor are heads packed under an expression.
             _ if problem.block_mask().is_some() => 0,
             TileShape::Compact | TileShape::Grouped => {
-                short::pack_gqa_log2(&typical, footprint.block_q.into())
+                short::pack_gqa_log2(&typical, tile_config.block_q.into())
             }
             TileShape::Default | TileShape::Wide => 0,
         };
-        let tile_rows = footprint.block_q >> pack_gqa_log2;
-        let pages = lengths::pages(checked, footprint.block_k);
-        let maps = maps(&pages, footprint.block_k, pack_gqa_log2);
+        let tile_rows = tile_config.block_q >> pack_gqa_log2;
+        let pages = lengths::pages(checked, tile_config.block_k);
+        let maps = maps(&pages, tile_config.block_k, pack_gqa_log2);
         let heads = problem.heads_q() as u64 >> pack_gqa_log2;
         let undivided = lengths::most_q_blocks(problem, tile_rows).saturating_mul(heads);
         let split = split_kv::splits(checked, device, variant, undivided);
@@ -51,7 +51,7 @@ pub fn launches(
             split: lengths::SplitTiles {
                 kv: split,
                 heads: heads as u32,
-                block_k: footprint.block_k,
+                block_k: tile_config.block_k,
             },
             maps: &maps,
         };
@@ -82,7 +82,7 @@ pub fn launches(
         let (masked, lists) = masked.unwrap_or_default();
         launches.extend(lists);
         let keys_once = reads_keys_once(problem, variant, undivided);
-        let blocks = all.min(side_by_side(device, footprint, keys_once));
+        let blocks = all.min(side_by_side(device, tile_config, keys_once));
         let together = is_listed && (keys_once || problem.values_in_keys());
         let work = block_mask::query_work(problem, &masked);
         let of_heads = [tiles as u32, heads, group_size];
@@ -120,10 +120,10 @@ pub fn launches(
 
 /// How many blocks of threads are resident at once. Where keys are read once the memory is the bound, and two tiles of an SM are in each
 /// other's way.
-fn side_by_side(device: &DeviceInfo, footprint: &Footprint, keys_once: bool) -> u32 {
+fn side_by_side(device: &DeviceInfo, tile_config: &TileConfig, keys_once: bool) -> u32 {
     match keys_once {
         true => device.n_sms.max(1),
-        false => schedule::resident_blocks(device, footprint),
+        false => schedule::resident_blocks(device, tile_config),
     }
 }
 

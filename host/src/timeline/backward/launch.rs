@@ -67,7 +67,7 @@ impl Launch {
             Params::Backward(pass) | Params::TmaBackward(TmaBackwardParams { pass, .. }) => pass,
             _ => return Err(NoTimeline::NoTiles(plan.algorithm)),
         };
-        let footprint = &main.variant.footprint;
+        let tile_config = &main.variant.tile_config;
         Ok(Launch {
             shape: pass.shape,
             window: pass.window,
@@ -75,10 +75,10 @@ impl Launch {
             schedule: pass.schedule,
             n_shares: pass.n_shares.max(1),
             n_larger_shares: pass.n_larger_shares,
-            block_q: footprint.block_q,
-            block_k: footprint.block_k,
+            block_q: tile_config.block_q,
+            block_k: tile_config.block_k,
             grid: main.grid,
-            resident: resident_blocks(device, footprint),
+            resident: resident_blocks(device, tile_config),
         })
     }
 

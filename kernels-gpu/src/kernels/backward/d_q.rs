@@ -17,10 +17,10 @@ use crate::tile::shared::SharedTile;
 /// One query block: registers as the main kernel's warps had them, through shared memory, to rows of dQ.
 ///
 /// # Safety
-/// The launch is as the row's footprint says; tensors are as [`BackwardParams`] says, of at most `T::HEAD_DIM` columns.
+/// The launch is as the row's tile config says; tensors are as [`BackwardParams`] says, of at most `T::HEAD_DIM` columns.
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn d_q<E: Products, T: Tiles>(p: &BackwardParams) {
-    let config = const { T::FOOTPRINT };
+    let config = const { T::CONFIG };
     let (thread, lane) = (special::thread_idx_x(), special::lane_idx());
     let block_idx = special::block_idx_x();
     // SAFETY: the caller's contract.
@@ -72,7 +72,7 @@ struct Place {
 /// The block's rows; `None` where sequences have fewer than there may be.
 #[inline(always)]
 unsafe fn place<E: Products, T: Tiles>(p: &BackwardParams, block_idx: u32) -> Option<Place> {
-    let block_q = const { T::FOOTPRINT.block_q };
+    let block_q = const { T::CONFIG.block_q };
     let q_blocks = p.padded_q as u32 / block_q;
     let head = divide(block_idx, q_blocks);
     let block = block_idx - head * q_blocks;

@@ -23,10 +23,10 @@ const THREADS: u32 = config::DELTA_THREADS;
 /// One query block: see the module's documentation.
 ///
 /// # Safety
-/// The launch is as the row's footprint says; tensors are as [`BackwardParams`] says, of at most `T::HEAD_DIM` columns.
+/// The launch is as the row's tile config says; tensors are as [`BackwardParams`] says, of at most `T::HEAD_DIM` columns.
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn delta<E: Products, T: Blocks>(p: &BackwardParams) {
-    let block_q = const { T::FOOTPRINT.block_q };
+    let block_q = const { T::CONFIG.block_q };
     let thread = special::thread_idx_x();
     let block_idx = special::block_idx_x();
     let q_blocks = p.padded_q as u32 / block_q;
@@ -121,7 +121,7 @@ impl Rows {
 /// Δ and lse of the block's rows: as many lanes share a row as it has chunks, or the next power of two.
 #[inline(always)]
 unsafe fn work_out<E: Products, T: Blocks>(p: &BackwardParams, rows: &Rows, thread: u32) {
-    let block_q = const { T::FOOTPRINT.block_q };
+    let block_q = const { T::CONFIG.block_q };
     let &Rows { o, d_o, first, .. } = rows;
     let lanes = const { (T::HEAD_DIM / E::PER_CHUNK).next_power_of_two() };
     let rows_at_once = THREADS / lanes;
@@ -195,7 +195,7 @@ unsafe fn clear_shares(p: &BackwardParams, mut i: u32) {
 /// Zeroes the block's part of the dQ accumulator, for the order in which every tile adds.
 #[inline(always)]
 unsafe fn clear_accumulator<T: Blocks>(p: &BackwardParams, block: u32, thread: u32) {
-    let bytes = const { T::FOOTPRINT.block_q * T::ACCUM_COLUMNS * 4 };
+    let bytes = const { T::CONFIG.block_q * T::ACCUM_COLUMNS * 4 };
     let base = p.d_q_accum + u64::from(block) * u64::from(bytes);
     for i in 0..bytes / (THREADS * 16) {
         // SAFETY: the accumulator has as many blocks as the grid.

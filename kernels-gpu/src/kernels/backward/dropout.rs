@@ -31,7 +31,7 @@ pub(super) unsafe fn dropped_of<'p, T: Tiles>(
             head: head_of(&p.dropout, special::opaque(head)),
             rows: ScoreRows::Keys,
             first_row: t.keys.first + t.warp * T::WARP_KEYS,
-            first_column: step.block * T::FOOTPRINT.block_q,
+            first_column: step.block * T::CONFIG.block_q,
         }
     }
 }

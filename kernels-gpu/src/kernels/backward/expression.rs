@@ -47,7 +47,7 @@ unsafe fn place<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) -> Place {
             seqlen_k: band.seqlen_k(),
             rows: [key, key + 8],
         },
-        first_query: step.block * T::FOOTPRINT.block_q + place.col,
+        first_query: step.block * T::CONFIG.block_q + place.col,
         band,
     }
 }
@@ -98,7 +98,7 @@ pub(super) unsafe fn probabilities_and_derivatives<E: Products, T: Tiles>(
 ) -> E::Held<T::Scores> {
     const { assert!(T::Scores::N <= score::MOST_FRAGMENTS) };
     let mut held = E::zero::<T::Scores>();
-    let lse = t.shared.lse + i % 2 * T::FOOTPRINT.block_q * 4;
+    let lse = t.shared.lse + i % 2 * T::CONFIG.block_q * 4;
     let listed = step_at(p, t, i).listed;
     // SAFETY: the caller's contract.
     unsafe {

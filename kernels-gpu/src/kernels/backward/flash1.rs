@@ -26,7 +26,7 @@ use super::key_tile::Layout;
 use super::sm80::{key_tile, meet};
 use super::{Blocks, Tiles};
 use crate::attention::schedule::{BackwardTile, Direction};
-use crate::config::Footprint;
+use crate::config::TileConfig;
 use crate::params::BackwardParams;
 use crate::ptx::special;
 use crate::tile::products::Products;
@@ -37,7 +37,7 @@ pub struct Alone<T>(PhantomData<T>);
 
 impl<T: Blocks> Blocks for Alone<T> {
     const HEAD_DIM: u32 = T::HEAD_DIM;
-    const FOOTPRINT: Footprint = T::FOOTPRINT;
+    const CONFIG: TileConfig = T::CONFIG;
     const ACCUM_COLUMNS: u32 = T::ACCUM_COLUMNS;
 }
 

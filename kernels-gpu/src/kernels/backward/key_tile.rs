@@ -40,7 +40,7 @@ impl Layout {
     /// The places of one block of threads.
     #[inline(always)]
     pub(super) fn new<E: Products, T: Tiles>() -> Self {
-        let config = const { T::FOOTPRINT };
+        let config = const { T::CONFIG };
         let row_bytes = T::HEAD_DIM * E::BYTES;
         let d_s_row_bytes = config::d_s_row_bytes(E::BYTES, config.block_q);
         let (q_bytes, k_bytes) = (config.block_q * row_bytes, config.block_k * row_bytes);
@@ -264,7 +264,7 @@ pub(super) fn step_at(p: &BackwardParams, t: &Tile, i: u32) -> Step {
 /// Nobody reads the stage that is filled.
 #[inline(always)]
 pub(super) unsafe fn load_q<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
-    let block_q = const { T::FOOTPRINT.block_q };
+    let block_q = const { T::CONFIG.block_q };
     let step = step_at(p, t, i);
     let tile = Layout::stage(t.shared.q, block_q, i);
     // SAFETY: the caller's contract.
@@ -280,7 +280,7 @@ pub(super) unsafe fn load_q<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile,
 /// Nobody reads the stage that is filled.
 #[inline(always)]
 pub(super) unsafe fn load_d_o<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
-    let block_q = const { T::FOOTPRINT.block_q };
+    let block_q = const { T::CONFIG.block_q };
     let step = step_at(p, t, i);
     let (first, team) = (step.block * block_q, role_team::<T>(t));
     let tile = Layout::stage(t.shared.d_o, block_q, i);

@@ -39,7 +39,7 @@ pub mod d_q;
 use core::marker::PhantomData;
 
 use crate::attention::schedule::BackwardTile;
-use crate::config::{self, F32_BYTES, Footprint, HALF_BYTES};
+use crate::config::{self, F32_BYTES, HALF_BYTES, TileConfig};
 use crate::kernels::lengths;
 use crate::kernels::stamps::{Record, Stamped};
 use crate::params::{BackwardParams, Schedule};
@@ -54,7 +54,7 @@ pub trait Blocks {
     /// Columns that the kernels are compiled for.
     const HEAD_DIM: u32;
     /// What a block of the main kernel takes, and which part of the problem it covers.
-    const FOOTPRINT: Footprint;
+    const CONFIG: TileConfig;
     /// Columns of the accumulator of dQ.
     const ACCUM_COLUMNS: u32;
     /// Whether lse and Δ of 16 rows lie in the order in which fragments want them: see `interleaved`.
@@ -65,7 +65,7 @@ pub trait Blocks {
 
 impl<T: Blocks> Blocks for Stamped<T> {
     const HEAD_DIM: u32 = T::HEAD_DIM;
-    const FOOTPRINT: Footprint = T::FOOTPRINT;
+    const CONFIG: TileConfig = T::CONFIG;
     const ACCUM_COLUMNS: u32 = T::ACCUM_COLUMNS;
     const INTERLEAVED: bool = T::INTERLEAVED;
     const STAMPS: bool = true;
@@ -86,18 +86,18 @@ pub trait Tiles: Blocks {
     /// Whether a block of threads works on all tiles of a head, one after the other, so that nobody else adds to its dQ: see `flash1.rs`.
     const ALONE: bool = false;
     /// Warps of each of the two roles.
-    const ROLE_WARPS: u32 = Self::FOOTPRINT.threads / 64;
+    const ROLE_WARPS: u32 = Self::CONFIG.threads / 64;
     /// Keys of a warp: a role's warps share those of the tile.
-    const WARP_KEYS: u32 = Self::FOOTPRINT.block_k / Self::ROLE_WARPS;
+    const WARP_KEYS: u32 = Self::CONFIG.block_k / Self::ROLE_WARPS;
     /// A warp's keys of Sᵀ and dPᵀ.
     type Scores: Accumulator;
     /// A warp's keys of dK or dV.
     type KeyGradient: Accumulator;
     /// A warp's part of a block of dQ; all warps together hold it.
     type QueryGradient: Accumulator;
-    /// Fails to compile where the register tiles are not those of the footprint.
+    /// Fails to compile where the register tiles are not those of the tile config.
     const CONSISTENT: () = {
-        let (block_q, head_dim) = (Self::FOOTPRINT.block_q, Self::HEAD_DIM);
+        let (block_q, head_dim) = (Self::CONFIG.block_q, Self::HEAD_DIM);
         let warps = 2 * Self::ROLE_WARPS;
         let (rows, cols) = extent::<Self::Scores>();
         assert!(rows == Self::WARP_KEYS && cols == block_q);
@@ -151,7 +151,7 @@ macro_rules! tiles {
     ($($tiles:ident $shape:ident;)*) => {$(
         impl<E: Products, const D: u32> Blocks for $tiles<E, D> {
             const HEAD_DIM: u32 = D;
-            const FOOTPRINT: Footprint = config::backward(E::BYTES, D, TileShape::$shape);
+            const CONFIG: TileConfig = config::backward(E::BYTES, D, TileShape::$shape);
             const ACCUM_COLUMNS: u32 = D;
         }
     )*};
@@ -225,7 +225,7 @@ fn query_gradient_place<T: Tiles>(warp: u32) -> QueryGradientPlace {
 /// register, 32 lanes side by side, so that every access is one line of 128 bytes.
 #[inline(always)]
 fn query_gradient_address<T: Tiles>(accum: u64, block: u64, warp: u32, lane: u32) -> u64 {
-    let block_elems = u64::from(const { T::FOOTPRINT.block_q } * T::HEAD_DIM);
+    let block_elems = u64::from(const { T::CONFIG.block_q } * T::HEAD_DIM);
     let registers = (T::QueryGradient::M * T::QueryGradient::N * 4) as u32;
     accum + (block * block_elems + u64::from(warp * registers * 32 + lane)) * 4
 }
@@ -260,7 +260,7 @@ mod tests {
     /// A lane's first element, worked out in 128 bits, of a block that only a large problem has.
     fn check<T: Tiles>(block: u64) {
         let registers = (T::QueryGradient::M * T::QueryGradient::N * 4) as u128;
-        let block_elems = u128::from(T::FOOTPRINT.block_q * T::HEAD_DIM);
+        let block_elems = u128::from(T::CONFIG.block_q * T::HEAD_DIM);
         let (accum, warp, lane) = (1 << 40, 3, 17);
         let elements = u128::from(block) * block_elems + 3 * registers * 32 + 17;
         let address = query_gradient_address::<T>(accum, block, warp, lane);

@@ -20,7 +20,7 @@ pub(super) unsafe fn probabilities<T: Tiles>(
     i: u32,
     s: &mut T::Scores,
 ) {
-    let config = const { T::FOOTPRINT };
+    let config = const { T::CONFIG };
     let lse = t.shared.lse + i % 2 * config.block_q * 4;
     let is_full = || step_at(p, t, i).listed.is_full;
     if spec::score() && !(spec::block_mask() && spec::edit_partial() && is_full()) {
@@ -81,7 +81,7 @@ pub(super) unsafe fn score_gradients<E: Products, T: Tiles>(
     i: u32,
     d_p: &mut T::Scores,
 ) {
-    let config = const { T::FOOTPRINT };
+    let config = const { T::CONFIG };
     let delta = t.shared.delta + i % 2 * config.block_q * 4;
     // SAFETY: as `gradient_warp`.
     unsafe {
@@ -106,7 +106,7 @@ pub(super) unsafe fn score_gradients<E: Products, T: Tiles>(
 /// neighbour too, lanes side by side.
 #[inline(always)]
 fn exchange<T: Tiles>(t: &Tile, i: u32) -> u32 {
-    let rows = Layout::stage(t.shared.d_s, const { T::FOOTPRINT.block_k }, i);
+    let rows = Layout::stage(t.shared.d_s, const { T::CONFIG.block_k }, i);
     rows.base + t.warp * T::WARP_KEYS * rows.row_bytes + special::lane_idx() * 16
 }
 

@@ -25,7 +25,7 @@ pub(super) unsafe fn add_query_gradient<E: Products, T: Tiles>(
     t: &Tile,
     i: u32,
 ) {
-    let config = const { T::FOOTPRINT };
+    let config = const { T::CONFIG };
     let warp = t.thread / 32;
     let QueryGradientPlace { row, col } = query_gradient_place::<T>(warp);
     let mut d_q = if const { T::ALONE } {
@@ -94,7 +94,7 @@ fn block_of_all(head: u32, q_blocks: u32, block: u32) -> u64 {
 /// How many tiles of keys add to this query block before this one.
 #[inline(always)]
 unsafe fn rank<T: Tiles>(p: &BackwardParams, t: &Tile, step: Step) -> u32 {
-    let config = const { T::FOOTPRINT };
+    let config = const { T::CONFIG };
     if spec::block_mask() {
         // SAFETY: the ranks have been made.
         return unsafe {

@@ -50,7 +50,7 @@ const PAIR_THREADS: u32 = 64;
 /// Claims tiles until none are left.
 ///
 /// # Safety
-/// The launch is as [`super::Blocks::FOOTPRINT`] says; tensors are as [`BackwardParams`] says, of at most `T::HEAD_DIM` columns; the
+/// The launch is as [`super::Blocks::CONFIG`] says; tensors are as [`BackwardParams`] says, of at most `T::HEAD_DIM` columns; the
 /// `delta` kernel ran before on the stream.
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn backward<E: Products, T: Tiles>(p: &BackwardParams) {
@@ -124,7 +124,7 @@ pub(super) unsafe fn key_tile<E: Products, T: Tiles>(
     tile: BackwardTile,
     thread: u32,
 ) {
-    let config = const { T::FOOTPRINT };
+    let config = const { T::CONFIG };
     let (batch_idx, kv_head_idx) = batch_and_head(tile.head, p.shape.heads_k);
     let keys = Rows {
         first: tile.k_block * config.block_k,
@@ -203,7 +203,7 @@ pub(super) unsafe fn key_tile<E: Products, T: Tiles>(
 /// All steps of a score warp: gives dV.
 #[inline(always)]
 unsafe fn score_warp<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile) -> T::KeyGradient {
-    let config = const { T::FOOTPRINT };
+    let config = const { T::CONFIG };
     let mut d_v = T::KeyGradient::zero();
     // SAFETY: as `backward`; `begin_step` has published what each step reads.
     unsafe {
@@ -247,7 +247,7 @@ unsafe fn score_warp<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile) -> T::
 /// All steps of a gradient warp: gives dK / scale.
 #[inline(always)]
 unsafe fn gradient_warp<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile) -> T::KeyGradient {
-    let config = const { T::FOOTPRINT };
+    let config = const { T::CONFIG };
     let mut d_k = T::KeyGradient::zero();
     let mut d_s = E::zero::<T::Scores>();
     // SAFETY: as `backward`; `begin_step` has published what each step reads, the pair's barrier P. Q of the last
@@ -298,7 +298,7 @@ unsafe fn add_key_gradient<E: Products, T: Tiles>(
     d_s: E::Held<T::Scores>,
     d_k: &mut T::KeyGradient,
 ) {
-    let block_q = const { T::FOOTPRINT.block_q };
+    let block_q = const { T::CONFIG.block_q };
     let q = Layout::stage(t.shared.q, block_q, i);
     // SAFETY: as `gradient_warp`.
     unsafe { E::multiply_add(d_k, E::left::<T::Scores>(d_s), E::right(q, 0), block_q) };
@@ -328,7 +328,7 @@ unsafe fn end_steps<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile) {
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub(super) unsafe fn meet<T: Tiles>() {
     // SAFETY: the caller's contract.
-    unsafe { barrier::barrier_sync(0, const { T::FOOTPRINT.threads }) }
+    unsafe { barrier::barrier_sync(0, const { T::CONFIG.threads }) }
 }
 
 /// The barrier of step `i`. Before it thread 0 waits for the dQ semaphore of step `i − 1`; after it, it releases that of step

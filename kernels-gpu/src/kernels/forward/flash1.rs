@@ -34,7 +34,7 @@ use super::{StatisticRows, add_sinks, load_statistic, sink_of_head, store_statis
 use crate::attention::mask::{Band, Rows};
 use crate::attention::score::RowTerms;
 use crate::attention::{batch_and_head, divide};
-use crate::config::{self, Footprint, HALF_BYTES};
+use crate::config::{self, HALF_BYTES, TileConfig};
 use crate::kernels::band;
 use crate::params::Flash1ForwardParams;
 use crate::ptx::{barrier, cp_async, spec, special};
@@ -66,7 +66,7 @@ impl<E: Element, const D: u32> Blocks for DefaultTiles<E, D>
 where
     DefaultTiles<E, D>: Tiles,
 {
-    const FOOTPRINT: Footprint = config::flash1_forward(D);
+    const CONFIG: TileConfig = config::flash1_forward(D);
     const ROW_BYTES: u32 = D * HALF_BYTES;
 }
 
@@ -93,12 +93,12 @@ struct Head {
 /// One query head: see the module's pseudo-code.
 ///
 /// # Safety
-/// The launch is as [`Blocks::FOOTPRINT`] says; tensors are as [`Flash1ForwardParams`] says, of at most `T::HEAD_DIM` columns.
+/// The launch is as [`Blocks::CONFIG`] says; tensors are as [`Flash1ForwardParams`] says, of at most `T::HEAD_DIM` columns.
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn forward<E: Products, T: Blocks>(p: &Flash1ForwardParams) {
     const { T::CONSISTENT };
     const { assert!(T::ROW_BYTES == T::HEAD_DIM * E::BYTES) };
-    let config = const { T::FOOTPRINT };
+    let config = const { T::CONFIG };
     let head = Head::new::<E, T>(p);
     // SAFETY: the caller's contract: this block alone touches the head's rows of O, l, m and L. A warp's lanes meet between writing l and m and
     // reading them.
@@ -121,7 +121,7 @@ pub unsafe fn forward<E: Products, T: Blocks>(p: &Flash1ForwardParams) {
 impl Head {
     #[inline(always)]
     fn new<E: Products, T: Blocks>(p: &Flash1ForwardParams) -> Head {
-        let config = const { T::FOOTPRINT };
+        let config = const { T::CONFIG };
         let (row_bytes, thread) = (T::ROW_BYTES, special::thread_idx_x());
         let head = special::block_idx_x();
         let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
@@ -153,7 +153,7 @@ impl Head {
     /// KV block `j`: all query blocks that see it are streamed past.
     #[inline(always)]
     unsafe fn stream_queries<E: Products, T: Blocks>(&self, p: &Flash1ForwardParams, j: u32) {
-        let config = const { T::FOOTPRINT };
+        let config = const { T::CONFIG };
         let keys = Rows {
             first: j * config.block_k,
             len: config.block_k,
@@ -192,7 +192,7 @@ impl Head {
         first_key: u32,
         is_edge: bool,
     ) {
-        let block_k = const { T::FOOTPRINT.block_k };
+        let block_k = const { T::CONFIG.block_k };
         // SAFETY: as `forward`; K, V and the warp's rows of Q have arrived. All lanes have read Q when the next one is loaded over it.
         unsafe {
             let [l, m] = self.load_statistics::<T>(p, i);
@@ -261,7 +261,7 @@ impl Head {
     /// The warp's first row of Q_i.
     #[inline(always)]
     fn first_row<T: Blocks>(&self, i: u32) -> u32 {
-        i * T::FOOTPRINT.block_q + self.warp_row
+        i * T::CONFIG.block_q + self.warp_row
     }
 
     /// Begins the copy of the warp's rows of Q_i; the caller commits the group.
@@ -309,7 +309,7 @@ impl Head {
     /// Where l and m lie: in whole blocks of queries.
     #[inline(always)]
     fn rows_of_statistics<T: Blocks>(&self, p: &Flash1ForwardParams) -> [StatisticRows; 2] {
-        let padded_q = self.q_blocks * T::FOOTPRINT.block_q;
+        let padded_q = self.q_blocks * T::CONFIG.block_q;
         [p.l, p.m].map(|base| StatisticRows {
             base,
             rows: padded_q,
@@ -320,7 +320,7 @@ impl Head {
     /// Where the warp's rows of O_i lie.
     #[inline(always)]
     fn address_of_o<T: Blocks>(&self, p: &Flash1ForwardParams, i: u32) -> u64 {
-        let padded_q = u64::from(self.q_blocks * T::FOOTPRINT.block_q);
+        let padded_q = u64::from(self.q_blocks * T::CONFIG.block_q);
         let row = u64::from(self.head) * padded_q + u64::from(self.first_row::<T>(i));
         p.o_accum + row * u64::from(T::HEAD_DIM) * 4
     }

@@ -16,6 +16,8 @@
 //!
 //! The last blocks come first because the edges of the mask lie there: they are done with while the pipeline fills.
 
+pub mod decode;
+
 pub mod flash1;
 
 pub mod sm80;

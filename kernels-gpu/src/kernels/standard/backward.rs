@@ -18,7 +18,7 @@ use crate::tile::register::Accumulator;
 /// dP = dO Vᵀ, over S; 0 where weights are dropped, and divided by the share that is kept.
 ///
 /// # Safety
-/// The launch is as the row's footprint says; tensors and workspace are as [`StandardParams`] says.
+/// The launch is as the row's tile config says; tensors and workspace are as [`StandardParams`] says.
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn d_weights<E: Element>(p: &StandardParams) {
     let shape = &p.shape;

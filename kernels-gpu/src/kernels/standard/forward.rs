@@ -12,7 +12,7 @@ use crate::tile::element::Element;
 /// S = Q Kᵀ · scale; −∞ where the mask hides the key, and in the padding columns.
 ///
 /// # Safety
-/// The launch is as the row's footprint says; tensors and workspace are as [`StandardParams`] says.
+/// The launch is as the row's tile config says; tensors and workspace are as [`StandardParams`] says.
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn scores<E: Element>(p: &StandardParams) {
     let shape = &p.shape;

@@ -107,7 +107,7 @@ impl Row {
 /// P = 0.
 ///
 /// # Safety
-/// The launch is as the row's footprint says; tensors and workspace are as [`StandardParams`] says.
+/// The launch is as the row's tile config says; tensors and workspace are as [`StandardParams`] says.
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn softmax<E: Element>(p: &StandardParams) {
     // SAFETY: this function's contract.

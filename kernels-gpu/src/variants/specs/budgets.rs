@@ -377,7 +377,7 @@ impl Variant {
             (Kind::TmaBackward, Some(128)) if wide && spec.has(Constant::Lengths) => 24,
             _ => 0,
         };
-        let least = self.footprint.spill_bytes;
+        let least = self.tile_config.spill_bytes;
         if most > least { most } else { least }
     }
 }

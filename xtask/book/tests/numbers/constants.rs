@@ -45,7 +45,7 @@ fn shared_kilobytes(head_dim: usize, device: &DeviceInfo) -> u32 {
     let plan = plan(&checked, device, Backend::Cuda, Some(Algorithm::Flash2));
     let plan = plan.expect("it is planned");
     let bytes = plan.launches.iter();
-    let bytes = bytes.map(|launch| launch.variant.footprint.shared_bytes);
+    let bytes = bytes.map(|launch| launch.variant.tile_config.shared_bytes);
     (bytes.max().unwrap_or(0) + 512) / 1024
 }
 

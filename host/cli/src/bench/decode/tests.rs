@@ -120,8 +120,8 @@ fn each_call_of_a_graph_reads_another_view() {
     use_stand_ins();
     fake::state().params_bytes = params_bytes;
     fake::state().registers = |kernel| {
-        let footprint = variants::by_name(kernel).map(|variant| variant.footprint);
-        footprint.map_or(128, |footprint| footprint.launch_registers as i32)
+        let tile_config = variants::by_name(kernel).map(|variant| variant.tile_config);
+        tile_config.map_or(128, |tile_config| tile_config.launch_registers as i32)
     };
     let brief = "--rep 0 --warm-up 0 --rounds 2";
 

@@ -43,7 +43,7 @@ impl<'a> Source<'a> {
 
     /// Whether its warpgroups share registers out, which the driver's linker leaves out.
     pub(super) fn shares_registers_out(&self) -> bool {
-        self.variant.footprint.launch_registers > 0
+        self.variant.tile_config.launch_registers > 0
     }
 
     /// Of what this compiler makes of it.

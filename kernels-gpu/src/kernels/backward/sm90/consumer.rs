@@ -1,22 +1,25 @@
 //! What consumers of both kinds do: masks, exponentials, dS, and sending gradients off.
 
 use super::Tiles;
-use super::expression::{Probabilities, begins_early, hides_behind_end};
-use super::layout::Layout;
+use super::layout::{Layout, SLOT};
 use super::producer::map_of_sequence;
-use super::work::{Work, WorkTile, kv_head};
-use crate::attention::batch_and_head;
+use super::scheduler::{Work, WorkTile, kv_head};
 use crate::attention::mask::{Band, Bounds};
+use crate::attention::score::{ScoreRows, ScoreTile};
+use crate::attention::{batch_and_head, divide};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::kernels::backward::record;
+use crate::kernels::dropout::{Dropped, head_of};
 use crate::kernels::lengths::END;
-use crate::kernels::scores::edit_fragments;
+use crate::kernels::scores::{Given, edit_fragments};
+use crate::kernels::stamps::Record;
 use crate::params::{BOX_COLUMNS, BackwardMap, BackwardParams};
 use crate::ptx::math::{ex2_approx, fms};
 use crate::ptx::tensor_map::fence_tensor_map_acquire_if;
-use crate::ptx::{barrier, mbarrier, shared, spec, special, tma};
+use crate::ptx::{barrier, mbarrier, score, shared, spec, special, tma};
 use crate::tile::element::Element;
 use crate::tile::fragment;
-use crate::tile::register::Accumulator;
+use crate::tile::register::{Accumulator, Packed};
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::{self, BoxedTile, WARPGROUP_ROWS, WarpgroupTile};
 
@@ -58,10 +61,7 @@ const VISIBLE: i32 = -(1 << 30);
 /// # Safety
 /// The statistics have arrived.
 #[inline(always)]
-pub(super) unsafe fn with_columns<S: Accumulator>(
-    statistics: u32,
-    mut f: impl FnMut(usize, [f32; 2]),
-) {
+unsafe fn with_columns<S: Accumulator>(statistics: u32, mut f: impl FnMut(usize, [f32; 2])) {
     let first = statistics + special::lane_idx() % 4 * 16;
     for n in 0..S::N / 2 {
         // SAFETY: the caller's contract.
@@ -74,11 +74,7 @@ pub(super) unsafe fn with_columns<S: Accumulator>(
 
 /// Calls `hide` with every value of a column that is not visible.
 #[inline(always)]
-pub(super) fn for_each_hidden<S: Accumulator>(
-    s: &mut S,
-    visible: [(u32, u32); 2],
-    hide: impl Fn(&mut f32),
-) {
+fn for_each_hidden<S: Accumulator>(s: &mut S, visible: [(u32, u32); 2], hide: impl Fn(&mut f32)) {
     for n in 0..S::N {
         for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
             if is_hidden(visible[idx / 2], n, idx % 2) {
@@ -90,7 +86,7 @@ pub(super) fn for_each_hidden<S: Accumulator>(
 
 /// Whether a column of the `n`-th fragment is not visible.
 #[inline(always)]
-pub(super) fn is_hidden((begin, end): (u32, u32), n: usize, column: usize) -> bool {
+fn is_hidden((begin, end): (u32, u32), n: usize, column: usize) -> bool {
     let query = n as u32 * 8 + column as u32;
     query < begin || query >= end
 }
@@ -134,7 +130,7 @@ impl Consumer<'_> {
     /// The 64 keys of the tile from its key `first` on; the tile is the `n`-th work.
     #[inline(always)]
     pub(super) unsafe fn keys<T: Tiles>(&self, n: u32, work: WorkTile, first: u32) -> Keys {
-        let mut first = work.tile.k_block * T::FOOTPRINT.block_k + first;
+        let mut first = work.tile.k_block * T::CONFIG.block_k + first;
         let mut prefix = self.p.window.prefix;
         if spec::lengths() {
             // SAFETY: the slot is full.
@@ -156,7 +152,7 @@ impl Consumer<'_> {
     /// Whether a query of the block from `first_query` on does not see one of the keys.
     #[inline(always)]
     fn is_edge<T: Tiles>(&self, keys: Keys, first_query: u32) -> bool {
-        let (block_q, band) = (const { T::FOOTPRINT.block_q as i32 }, &self.band);
+        let (block_q, band) = (const { T::CONFIG.block_q as i32 }, &self.band);
         band.hides_right(first_query as i32, keys.0 + (WARPGROUP_ROWS as i32 - 1))
             || band.hides_left(first_query as i32 + (block_q - 1), keys.0)
             || !band.bounds().right && keys.0 == RAGGED
@@ -220,7 +216,7 @@ impl Consumer<'_> {
     /// Calls `hide` with what each of the thread's two keys sees of the block of queries, if one of the 64 from `first` on does not see all of
     /// them.
     #[inline(always)]
-    pub(super) unsafe fn where_hidden<T: Tiles>(
+    unsafe fn where_hidden<T: Tiles>(
         &self,
         at: Ring,
         keys: Keys,
@@ -365,7 +361,7 @@ impl Consumer<'_> {
         };
         let (batch_idx, head_idx) = batch_and_head(work.tile.head, self.p.shape.heads_k);
         let head_idx = kv_head(self.p, head_idx);
-        let first = work.tile.k_block * T::FOOTPRINT.block_k + first;
+        let first = work.tile.k_block * T::CONFIG.block_k + first;
         // SAFETY: as `consume`; one thread sends, and waits until what it sent through this place before has left.
         unsafe {
             if T::OUTS == 2 {
@@ -391,5 +387,290 @@ impl Consumer<'_> {
             }
             tma::bulk_commit_group();
         }
+    }
+}
+
+// A consumer's scores, where an expression edits them.
+
+/// Pᵀ of a step, rounded.
+pub(super) struct Probabilities<T: Tiles> {
+    /// As dV's product takes it.
+    pub(super) for_d_v: PackedScores<T>,
+    /// Times the derivative of an expression that edits scores: dSᵀ is made of it, where registers do not hold it unrounded.
+    pub(super) for_d_s: PackedScores<T>,
+}
+
+impl Layout {
+    /// Writes which (batch, query head) a stage is for, where an expression edits scores or weights are dropped; where sequences have lengths of their own, which
+    /// (sequence, query head).
+    ///
+    /// # Safety
+    /// The stage is empty.
+    #[inline(always)]
+    pub(super) unsafe fn write_head(self, stage: u32, head: u32) {
+        // SAFETY: the caller's contract.
+        unsafe { shared::st_shared_u32(self.steps + stage * SLOT + 12, head) };
+    }
+
+    /// Reads it.
+    ///
+    /// # Safety
+    /// The stage is full.
+    #[inline(always)]
+    unsafe fn read_head(self, stage: u32) -> u32 {
+        // SAFETY: the caller's contract.
+        unsafe { shared::ld_shared_u32(self.steps + stage * SLOT + 12) }
+    }
+}
+
+/// Query heads that share a head of k and v.
+#[inline(always)]
+fn group_size(p: &BackwardParams) -> u32 {
+    if spec::shares() {
+        p.shape.group_size * p.n_shares + p.n_larger_shares
+    } else {
+        p.shape.group_size
+    }
+}
+
+/// Whether a step's place is told to the expression while its product runs ([`Consumer::begin_scores_early`]): what it reads for a row, such as
+/// ALiBi's slope, comes from memory meanwhile. Not where it edits some of the steps alone.
+#[inline(always)]
+fn begins_early<T: Tiles>() -> bool {
+    let some_steps = T::BLOCK_MASKS && spec::block_mask() && spec::edit_partial();
+    T::EDITS_SCORES && (spec::score() || spec::score_gradient()) && !some_steps
+}
+
+/// Whether queries behind a sequence's end are masked, too. L is ∞ there and P is 0, but an expression may have read anything: NaN, which would reach dV and dK.
+#[inline(always)]
+fn hides_behind_end<T: Tiles>() -> bool {
+    T::EDITS_SCORES && (spec::score() || spec::score_gradient()) && spec::lengths()
+}
+
+impl Consumer<'_> {
+    /// What [`Consumer::probabilities`] begins with, for the tile's 64 keys from `first` on, where it may come earlier.
+    ///
+    /// # Safety
+    /// Q's stage is full.
+    #[inline(always)]
+    pub(super) unsafe fn begin_scores_early<T: Tiles>(&self, n: u32, at: Ring, first: u32) {
+        if begins_early::<T>() {
+            // SAFETY: the caller's contract.
+            unsafe { self.begin_scores_of_step(n, at, first) };
+        }
+    }
+
+    /// The scores that follow are those of the step, of the tile's 64 keys from `first` on. The tile is the `n`-th work.
+    ///
+    /// # Safety
+    /// Q's stage is full.
+    #[inline(always)]
+    unsafe fn begin_scores_of_step(&self, n: u32, at: Ring, first: u32) {
+        let (p, layout) = (self.p, self.layout);
+        let shape = &p.shape;
+        // SAFETY: the caller's contract; the work's slot is full as long as the tile is not done with.
+        let (head, first_query, first_key, seqlens) = unsafe {
+            let seqlens = if spec::lengths() {
+                let listed = layout.read_listed(special::opaque(n) % STAGES);
+                [listed.seqlen_q, listed.seqlen_k]
+            } else {
+                [shape.seqlen_q, shape.seqlen_k]
+            };
+            (
+                layout.read_head(at.stage),
+                layout.read_first_query(at.stage),
+                layout.read_first_key(at.stage),
+                seqlens,
+            )
+        };
+        // Rows are counted such that the sequence ends at `END`.
+        let [to_q, to_k] = match spec::lengths() {
+            true => seqlens.map(|seqlen| END - seqlen),
+            false => [0, 0],
+        };
+        let thread = special::opaque(special::thread_idx_x());
+        let place = fragment::accumulator(thread % 32, 0);
+        let key = first_key - to_k + first + thread / 32 % 4 * 16 + place.row;
+        let (batch, head) = batch_and_head(head, shape.heads_q);
+        let given = Given {
+            params: &p.score,
+            scale: &p.scale,
+        };
+        let tile = ScoreTile {
+            batch,
+            head,
+            kv_head: divide(head, group_size(p)),
+            seqlen_q: seqlens[0],
+            seqlen_k: seqlens[1],
+            rows: [key, key + 8],
+        };
+        given.begin(ScoreRows::Keys, tile);
+        score::score_block(first_query - to_q + place.col);
+    }
+
+    /// [`Consumer::probabilities`] where the derivative of the expression is not 1. What the mask hides is cleared when all is packed: two
+    /// registers for each pair of scores live across the branch, and not three.
+    ///
+    /// # Safety
+    /// As [`Consumer::begin_scores_of_step`], which came before.
+    #[inline(always)]
+    unsafe fn probabilities_and_derivatives<E: Element, T: Tiles>(
+        &self,
+        at: Ring,
+        keys: Keys,
+        first: u32,
+        s: &mut T::Scores,
+    ) -> Probabilities<T> {
+        const { assert!(T::Scores::N <= score::MOST_FRAGMENTS) };
+        let (mut for_d_v, mut for_d_s) = (PackedScores::<T>::zero(), PackedScores::<T>::zero());
+        // SAFETY: the caller's contract.
+        unsafe {
+            with_columns::<T::Scores>(self.layout.lse::<T>(at.stage), |n, lse| {
+                let s = s.fragment_mut(0, n);
+                let derivatives = score::score_gradient(s, n);
+                for (idx, x) in s.iter_mut().enumerate() {
+                    *x = ex2_approx(fms(*x, self.p.scale.scale_log2, lse[idx % 2]));
+                }
+                *for_d_v.pairs_mut(0, n) = [E::pack(s[0], s[1]), E::pack(s[2], s[3])];
+                for idx in 0..4 {
+                    s[idx] *= derivatives[idx];
+                }
+                *for_d_s.pairs_mut(0, n) = [E::pack(s[0], s[1]), E::pack(s[2], s[3])];
+            });
+            self.where_hidden::<T>(at, keys, first, |visible| {
+                if T::KEEPS_P {
+                    for_each_hidden(s, visible, |x| *x = 0.0);
+                }
+                for n in 0..T::Scores::N {
+                    for half in 0..2 {
+                        let left = is_hidden(visible[half], n, 0);
+                        let right = is_hidden(visible[half], n, 1);
+                        let left = if left { 0 } else { 0xffff };
+                        let right = if right { 0 } else { 0xffff_0000 };
+                        for_d_v.pairs_mut(0, n)[half] &= left | right;
+                        for_d_s.pairs_mut(0, n)[half] &= left | right;
+                    }
+                }
+            });
+        }
+        Probabilities { for_d_v, for_d_s }
+    }
+}
+
+// A consumer's weights, where some are dropped.
+
+/// dPᵀ ← 0 where Pᵀ is 0: where weights are dropped. Others that are 0 make no difference, as dS is a multiple of the weight.
+#[inline(always)]
+pub(super) fn clear_where_zero<T: Tiles>(p: &PackedScores<T>, d_p: &mut T::Scores) {
+    for n in 0..T::Scores::N {
+        let pairs = p.pairs(0, n);
+        for (idx, x) in d_p.fragment_mut(0, n).iter_mut().enumerate() {
+            let half = pairs[idx / 2] & 0xffff << (16 * (idx % 2));
+            *x = if half == 0 { 0.0 } else { *x };
+        }
+    }
+}
+
+impl Consumer<'_> {
+    /// Which weights of the step are dropped, of the tile's 64 keys from `first` on. The tile is the `n`-th work.
+    ///
+    /// # Safety
+    /// Q's stage is full.
+    #[inline(always)]
+    unsafe fn dropped(&self, n: u32, at: Ring, first: u32) -> Dropped<'_> {
+        let (p, layout) = (self.p, self.layout);
+        // SAFETY: the caller's contract; the work's slot is full as long as the tile is not done with; the parameters say where seed and
+        // offset lie.
+        unsafe {
+            // Rows are counted such that the sequence ends at `END`.
+            let [to_q, to_k] = if spec::lengths() {
+                let listed = layout.read_listed(special::opaque(n) % STAGES);
+                [END - listed.seqlen_q, END - listed.seqlen_k]
+            } else {
+                [0, 0]
+            };
+            let thread = special::opaque(special::thread_idx_x());
+            let head = layout.read_head(at.stage);
+            Dropped {
+                p: &p.dropout,
+                head: head_of(&p.dropout, head),
+                rows: ScoreRows::Keys,
+                first_row: layout.read_first_key(at.stage) - to_k + first + thread / 32 % 4 * 16,
+                first_column: layout.read_first_query(at.stage) - to_q,
+            }
+        }
+    }
+
+    /// Pᵀ, packed, ← 0 where weights are dropped.
+    ///
+    /// # Safety
+    /// As [`Consumer::probabilities`], which came before.
+    #[inline(always)]
+    pub(super) unsafe fn drop_weights<T: Tiles>(
+        &self,
+        n: u32,
+        at: Ring,
+        first: u32,
+        p: &mut PackedScores<T>,
+    ) {
+        if T::DROPS && spec::dropout() {
+            // SAFETY: the caller's contract.
+            unsafe { self.dropped(n, at, first).clear_packed::<T::Scores>(p) };
+        }
+    }
+
+    /// dPᵀ ← 0 where weights are dropped; asked for where some are.
+    ///
+    /// # Safety
+    /// As [`Consumer::drop_weights`].
+    #[inline(always)]
+    pub(super) unsafe fn drop_gradients<T: Tiles>(
+        &self,
+        n: u32,
+        at: Ring,
+        first: u32,
+        d_p: &mut T::Scores,
+    ) {
+        // SAFETY: the caller's contract.
+        unsafe { self.dropped(n, at, first).clear(d_p) };
+    }
+}
+
+// A consumer's time stamps: see `kernels/stamps.rs`.
+
+/// The first consumer's first thread; the producer's warpgroup comes before it.
+const FIRST_THREAD: u32 = THREADS;
+
+impl Consumer<'_> {
+    /// A stamped kernel records that a tile begins.
+    ///
+    /// # Safety
+    /// The tile is this block's.
+    #[inline(always)]
+    pub(super) unsafe fn record_begin<T: Tiles>(&self, work: WorkTile) {
+        if T::STAMPS {
+            // SAFETY: the plan has a record for each tile.
+            unsafe { self.record(work).begin() };
+        }
+    }
+
+    /// The same of its end.
+    ///
+    /// # Safety
+    /// As [`Consumer::record_begin`].
+    #[inline(always)]
+    pub(super) unsafe fn record_end<T: Tiles>(&self, work: WorkTile) {
+        if T::STAMPS {
+            // SAFETY: as above.
+            unsafe { self.record(work).end() };
+        }
+    }
+
+    /// Where.
+    #[inline(always)]
+    fn record(&self, work: WorkTile) -> Record {
+        // Opaque: see `Consumer::send`.
+        let writes = special::opaque(special::thread_idx_x()) == FIRST_THREAD;
+        record(self.p, work.tile, writes)
     }
 }

@@ -29,11 +29,9 @@
 //! would send twice as many of them through the L2 cache, which is what bounds them.
 
 use super::Tiles;
-use super::consumer::{Consumer, Keys};
-use super::dropout::clear_where_zero;
-use super::expression::Probabilities;
-use super::shares::Sum;
-use super::work::WorkTile;
+use super::consumer::{Consumer, Keys, Probabilities, clear_where_zero};
+use super::epilogue::Sum;
+use super::scheduler::WorkTile;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::kernels::dropout::divide_by_kept;
 use crate::params::BackwardMap;
@@ -153,7 +151,7 @@ impl Consumer<'_> {
             let mut d_p = T::Scores::undefined();
             let begun_d_p = d_p.begin_product::<E>(v, d_o, const { T::VALUE_DIM / 16 });
             self.drop_weights::<T>(n, at, own, &mut p.for_d_v);
-            let queries = const { T::FOOTPRINT.block_q / 16 };
+            let queries = const { T::CONFIG.block_q / 16 };
             let add = (NTH != FIRST) as u32;
             let begun_d_v = kept
                 .d_v
@@ -291,7 +289,7 @@ impl Consumer<'_> {
     ) -> Pending<'b, T::KeyGradient> {
         let (q, queries) = (
             self.layout.q::<T>(before.stage),
-            const { T::FOOTPRINT.block_q / 16 },
+            const { T::CONFIG.block_q / 16 },
         );
         // SAFETY: as `consume`.
         unsafe {
@@ -311,7 +309,7 @@ impl Consumer<'_> {
         kept: &mut Kept<T>,
         shares: bool,
     ) {
-        let (layout, queries) = (self.layout, const { T::FOOTPRINT.block_q / 16 });
+        let (layout, queries) = (self.layout, const { T::CONFIG.block_q / 16 });
         let last = Ring::at(STAGES, i.wrapping_sub(1));
         // SAFETY: as `consume`.
         unsafe {

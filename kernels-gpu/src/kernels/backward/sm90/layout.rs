@@ -1,8 +1,8 @@
 //! Where things lie in shared memory, and the barriers by which the roles meet.
 
 use super::Tiles;
-use super::sums::piece_bytes;
-use super::work::Work;
+use super::dq_accumulate::piece_bytes;
+use super::scheduler::Work;
 use crate::attention::lengths::ListedTile;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::kernels::lengths::{read_listed_shared, write_listed_shared};
@@ -24,7 +24,7 @@ pub(super) const SLOT: u32 = 16;
 /// Rows of dQ that the consumers convert at once: 16 for each warp; a block, where they had it transposed.
 pub(super) const fn converted_rows<T: Tiles>() -> u32 {
     if T::QUERIES_DOWN {
-        T::FOOTPRINT.block_q
+        T::CONFIG.block_q
     } else {
         WARPS * 16
     }
@@ -82,7 +82,7 @@ impl Layout {
     /// The places of this block of threads.
     #[inline(always)]
     pub(super) fn new<T: Tiles>() -> Self {
-        let config = T::FOOTPRINT;
+        let config = T::CONFIG;
         let keys = BoxedTile::n_bytes(config.block_k, T::HEAD_DIM);
         let queries = BoxedTile::n_bytes(config.block_q, T::HEAD_DIM);
         let k = special::shared_base();
@@ -174,7 +174,7 @@ impl Layout {
     pub(super) const fn k<T: Tiles>(self) -> BoxedTile {
         BoxedTile {
             base: self.k,
-            rows: T::FOOTPRINT.block_k,
+            rows: T::CONFIG.block_k,
         }
     }
 
@@ -183,7 +183,7 @@ impl Layout {
     pub(super) const fn v<T: Tiles>(self) -> BoxedTile {
         BoxedTile {
             base: self.v,
-            rows: T::FOOTPRINT.block_k,
+            rows: T::CONFIG.block_k,
         }
     }
 
@@ -202,7 +202,7 @@ impl Layout {
     /// A stage of dSᵀ, keys down and queries across; or of dS, [`Tiles::QUERIES_DOWN`].
     #[inline(always)]
     pub(super) const fn d_s<T: Tiles>(self, stage: u32) -> BoxedTile {
-        let config = T::FOOTPRINT;
+        let config = T::CONFIG;
         BoxedTile {
             base: self.d_s + stage * d_s_bytes::<T>(),
             rows: if T::QUERIES_DOWN {
@@ -249,13 +249,13 @@ impl Layout {
     /// A stage of lse.
     #[inline(always)]
     pub(super) const fn lse<T: Tiles>(self, stage: u32) -> u32 {
-        self.lse + stage * T::FOOTPRINT.block_q * 4
+        self.lse + stage * T::CONFIG.block_q * 4
     }
 
     /// A stage of Δ.
     #[inline(always)]
     pub(super) const fn delta<T: Tiles>(self, stage: u32) -> u32 {
-        self.delta + stage * T::FOOTPRINT.block_q * 4
+        self.delta + stage * T::CONFIG.block_q * 4
     }
 
     /// Writes which rows of q, and which keys of the tile, a stage is for.
@@ -387,12 +387,12 @@ impl Layout {
 
 /// Bytes of a stage of dS.
 const fn d_s_bytes<T: Tiles>() -> u32 {
-    T::FOOTPRINT.block_q * T::FOOTPRINT.block_k * 2
+    T::CONFIG.block_q * T::CONFIG.block_k * 2
 }
 
 #[inline(always)]
 const fn queries<T: Tiles>(base: u32, stage: u32, columns: u32) -> BoxedTile {
-    let rows = T::FOOTPRINT.block_q;
+    let rows = T::CONFIG.block_q;
     BoxedTile {
         base: base + stage * BoxedTile::n_bytes(rows, columns),
         rows,

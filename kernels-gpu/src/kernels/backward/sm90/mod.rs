@@ -5,37 +5,41 @@
 //!
 //! - the producer, one thread, claims tiles, tells the others through two slots, and keeps the rings of Q and dO full;
 //! - two consumer warpgroups recompute S and P, and keep dV and dK: where registers hold both, each for half of the keys
-//!   (`halves.rs`), else one keeps dV and the other dK (`split.rs`); they share dQ (`query_gradient.rs`);
+//!   (`halves.rs`), else one keeps dV and the other dK (`split.rs`); they share dQ (`dq_accumulate.rs`);
 //! - two semaphore warps, a thread each for even and odd steps, poll the dQ semaphore until the tile may add to a block of dQ, and
-//!   then send what the consumers have left of it, or let them add (`semaphore.rs`, `sums.rs`).
+//!   then send what the consumers have left of it, or let them add (`dq_accumulate.rs`).
 //!
-//! When a block has no tiles left, it converts finished rows of dQ to the output type (`d_q.rs`).
+//! When a block has no tiles left, it converts finished rows of dQ to the output type (`postprocess.rs`).
 //!
 //! Scores are held transposed, keys down, so that Pᵀ and dSᵀ are left operands of the next products as they lie in registers;
 //! dSᵀ goes through shared memory too, for dQ, which is added to an accumulator in global memory. Who waits for whom there:
 //! [`crate::attention::block_order`].
 //!
-//! Where tiles are few and query heads share keys, several tiles may have the same keys, and add up dV and dK (`shares.rs`).
+//! Where tiles are few and query heads share keys, several tiles may have the same keys, and add up dV and dK (`epilogue.rs`).
+//!
+//! | file | what |
+//! |---|---|
+//! | `scheduler` | what a block does next; the steps of a tile of keys |
+//! | `producer` | K, V, Q and dO to shared memory |
+//! | `consumer` | what consumers of both kinds do: masks, scores, dropout, dS |
+//! | `halves`, `split` | their loops: consumers that share the keys, or the products |
+//! | `dq_accumulate` | dQ to its accumulator in global memory, in the order of the semaphore |
+//! | `epilogue` | dK and dV to memory; their sums over shares |
+//! | `postprocess` | dQ from its accumulator to the output type |
+//! | `layout` | shared memory, and its barriers |
 
 mod consumer;
-mod d_q;
-mod dropout;
-mod expression;
+mod dq_accumulate;
+mod epilogue;
 mod halves;
 mod layout;
+mod postprocess;
 mod producer;
-mod query_gradient;
-mod semaphore;
-mod shares;
+mod scheduler;
 mod split;
-mod stamps;
-mod steps;
-mod store;
-mod sums;
-mod work;
 
 use super::Blocks;
-use crate::config::{self, Footprint};
+use crate::config::{self, TileConfig};
 use crate::kernels::band;
 use crate::kernels::lengths::band_to_end;
 use crate::kernels::stamps::Stamped;
@@ -53,7 +57,7 @@ pub trait Tiles: Blocks {
     /// Columns that tiles of V and dO have; tensors may have fewer.
     const VALUE_DIM: u32 = Self::HEAD_DIM;
     /// Whether there may be a block mask.
-    const BLOCK_MASKS: bool = Self::FOOTPRINT.divides_blocks() && !Self::SPLIT;
+    const BLOCK_MASKS: bool = Self::CONFIG.divides_blocks() && !Self::SPLIT;
     /// Whether an expression may edit scores.
     const EDITS_SCORES: bool = !Self::QUERIES_DOWN;
     /// Whether weights may be dropped.
@@ -70,7 +74,7 @@ pub trait Tiles: Blocks {
     type ValueGradient: WarpgroupTile;
     /// Whether dS lies in shared memory with its queries down, and consumers hold dQ transposed, 64 columns of a block each:
     /// where a block has not 64 rows, or twice as many.
-    const QUERIES_DOWN: bool = !Self::FOOTPRINT.block_q.is_multiple_of(64);
+    const QUERIES_DOWN: bool = !Self::CONFIG.block_q.is_multiple_of(64);
     /// Whether consumers that share the keys multiply Sᵀ when they have dQ and dK of the steps before, and not beside them.
     const BEHIND: bool = Self::HEAD_DIM >= 128;
     /// Whether they multiply dK in the step that makes its dSᵀ, and not in the next: where registers do not keep it until then.
@@ -123,17 +127,17 @@ macro_rules! tiles {
     ($($shape:ident $tiles:ident: $($head_dim:literal)*;)*) => {$(
         impl<const D: u32> Blocks for $tiles<D> {
             const HEAD_DIM: u32 = D;
-            const FOOTPRINT: Footprint = config::tma_backward(D, D, TileShape::$shape);
+            const CONFIG: TileConfig = config::tma_backward(D, D, TileShape::$shape);
             const ACCUM_COLUMNS: u32 = config::padded_columns(D);
             const INTERLEAVED: bool = true;
         }
 
         $(impl Tiles for $tiles<$head_dim> {
             const SKIPS_PREFIX: bool = !matches!(TileShape::$shape, TileShape::Wide);
-            type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_q) }>;
+            type Scores = RegisterTile<1, { n8(Self::CONFIG.block_q) }>;
             type KeyGradient = RegisterTile<1, { n8($head_dim) }>;
             type ValueGradient = Self::KeyGradient;
-            type QueryGradient = RegisterTile<1, { n8(if Self::QUERIES_DOWN { Self::FOOTPRINT.block_q } else { 64 }) }>;
+            type QueryGradient = RegisterTile<1, { n8(if Self::QUERIES_DOWN { Self::CONFIG.block_q } else { 64 }) }>;
             type QueryGradientOfHalf = RegisterTile<1, { n8(32) }>;
             type Rounded = RegisterTile<1, { n8(if Self::SPLIT { $head_dim / 2 } else { $head_dim }) }>;
         })*
@@ -146,7 +150,7 @@ tiles! {
 
 impl<const D: u32, const V: u32> Blocks for ValueTiles<D, V> {
     const HEAD_DIM: u32 = D;
-    const FOOTPRINT: Footprint = config::tma_backward(D, V, TileShape::Default);
+    const CONFIG: TileConfig = config::tma_backward(D, V, TileShape::Default);
     const ACCUM_COLUMNS: u32 = config::padded_columns(D);
     const INTERLEAVED: bool = true;
 }
@@ -154,7 +158,7 @@ impl<const D: u32, const V: u32> Blocks for ValueTiles<D, V> {
 impl Tiles for ValueTiles<192, 128> {
     const VALUE_DIM: u32 = 128;
     const SKIPS_PREFIX: bool = true;
-    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_q) }>;
+    type Scores = RegisterTile<1, { n8(Self::CONFIG.block_q) }>;
     type KeyGradient = RegisterTile<1, { n8(192) }>;
     type ValueGradient = RegisterTile<1, { n8(128) }>;
     type QueryGradient = RegisterTile<1, { n8(64) }>;
@@ -211,7 +215,7 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &TmaBackwardParams, maps: u64) {
                 if warp == 0 {
                     producer::produce::<T>(&p.pass, maps, layout);
                 } else if warp <= config::TMA_BACKWARD_STAGES {
-                    semaphore::serve::<T>(&p.pass, layout, warp - 1);
+                    dq_accumulate::serve::<T>(&p.pass, layout, warp - 1);
                 }
             }
         } else {

@@ -1,9 +1,8 @@
 //! The producer: claims tiles of keys, loads K and V, and keeps the rings of Q and dO full; then claims rows of dQ to convert.
 
 use super::layout::Layout;
-use super::steps::Steps;
-use super::work::{Work, WorkTile, kv_head, query_heads};
-use super::{Tiles, d_q};
+use super::scheduler::{Steps, Work, WorkTile, kv_head, query_heads};
+use super::{Tiles, postprocess};
 use crate::attention::batch_and_head;
 use crate::attention::block_order::{self, BlockOrder};
 use crate::attention::lengths::ListedTile;
@@ -34,7 +33,7 @@ struct Producer<'a> {
 /// One thread of the block does it; the barriers have been made.
 #[inline(always)]
 pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: Layout) {
-    let config = T::FOOTPRINT;
+    let config = T::CONFIG;
     let band = band(&p.shape, p.window);
     let mut producer = Producer {
         p,
@@ -109,7 +108,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
             producer.load_tile::<T>(n, work, steps);
             n += 1;
         }
-        n = d_q::hand_out::<T>(p, layout, n);
+        n = postprocess::hand_out::<T>(p, layout, n);
         announce(layout, n, Work::END, ListedTile::default());
     }
 }
@@ -170,7 +169,7 @@ impl Producer<'_> {
         let (head, row) = if spec::lengths() {
             // SAFETY: as `listed`.
             let before = unsafe { self.listed(n) }.q_blocks_before;
-            (head_idx, before * T::FOOTPRINT.block_q + first)
+            (head_idx, before * T::CONFIG.block_q + first)
         } else {
             (batch_idx * p.shape.heads_q + head_idx, first)
         };
@@ -241,7 +240,7 @@ impl Producer<'_> {
     /// K and V of the `n`-th tile, and Q and dO of each of its steps.
     #[inline(always)]
     unsafe fn load_tile<T: Tiles>(&mut self, n: u32, work: WorkTile, mut steps: Steps<T>) {
-        let config = T::FOOTPRINT;
+        let config = T::CONFIG;
         let (p, layout) = (self.p, self.layout);
         let (batch_idx, kv_head_idx) = batch_and_head(work.tile.head, p.shape.heads_k);
         let first_head = query_heads(p, kv_head_idx).first;
@@ -335,7 +334,7 @@ impl Producer<'_> {
 
 /// Rows of a query block.
 const fn config_block_q<T: Tiles>() -> u32 {
-    T::FOOTPRINT.block_q
+    T::CONFIG.block_q
 }
 
 /// Begins the copies of a tile's boxes.

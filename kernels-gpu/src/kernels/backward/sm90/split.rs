@@ -15,7 +15,7 @@
 
 use super::Tiles;
 use super::consumer::{Consumer, Keys, PackedScores, THREADS};
-use super::shares::Sum;
+use super::epilogue::Sum;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::kernels::dropout::divide_by_kept;
 use crate::params::BackwardMap;

@@ -1,13 +1,12 @@
 //! K and V out of pages: see [`crate::attention::pages`].
 
-use core::ops::Range;
-
 use crate::attention::pages::Place;
 use crate::params::ForwardParams;
 use crate::ptx::{cp_async, global};
 use crate::tile::copy::Team;
 use crate::tile::global::GlobalMatrix;
 use crate::tile::shared::SharedTile;
+use core::ops::Range;
 
 /// The pages of a sequence.
 #[derive(Clone, Copy, Default)]

@@ -1,17 +1,21 @@
 //! A consumer: 64 query rows of every tile, of all columns or of half of them; products and softmax.
 
-use super::expression::tanh_binds;
-use super::layout::{Layout, WorkTile, place};
-use super::pack_gqa::PackGqa;
+use super::layout::{Keys, Layout, WorkTile, place};
+use super::scheduler::PackGqa;
 use super::{Tiles, latent};
 use crate::attention::mask::Band;
-use crate::attention::score::RowTerms;
-use crate::config::TMA_SLOTS;
+use crate::attention::score::{RowTerms, ScoreRows, ScoreTile};
+use crate::attention::{batch_and_head, divide};
+use crate::config::{TMA_SLOTS, TileConfig};
 use crate::kernels::band;
+use crate::kernels::dropout::{Dropped, head_of};
 use crate::kernels::lengths::{band_of_sequence, split_keys};
+use crate::kernels::scores::{Given, edit_fragments};
+use crate::kernels::stamps::Record;
 use crate::params::{BOX_COLUMNS, TmaForwardParams};
-use crate::ptx::{barrier, mbarrier, spec, special};
+use crate::ptx::{barrier, mbarrier, score, spec, special};
 use crate::tile::element::Element;
+use crate::tile::fragment;
 use crate::tile::register::Accumulator;
 use crate::tile::ring::Ring;
 use crate::tile::softmax::{OnlineSoftmax, RowValues, outgrown, scale_rows};
@@ -20,7 +24,7 @@ use crate::tile::warpgroup::{self, BoxedTile, WARPGROUP_ROWS, WarpgroupTile};
 /// The warps of a consumer vote at barriers `VOTE_BARRIER ..`.
 const VOTE_BARRIER: u32 = 4;
 /// Threads of the producer warpgroup; consumers are those behind it.
-pub(super) const PRODUCER_THREADS: u32 = 128;
+const PRODUCER_THREADS: u32 = 128;
 
 /// What does not change from tile to tile.
 pub(super) struct Consumer<'a> {
@@ -89,7 +93,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
 /// The tiles from this work on, which is one.
 #[inline(always)]
 unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slot: Ring) {
-    let (steps, block_k) = const { (T::HEAD_DIM / 16, T::FOOTPRINT.block_k) };
+    let (steps, block_k) = const { (T::HEAD_DIM / 16, T::CONFIG.block_k) };
     let (p, layout) = (c.p, c.layout);
     let mut q = Ring::start(T::Q_STAGES);
     let (mut k, mut v) = (Ring::start(T::KV_STAGES), Ring::start(T::KV_STAGES));
@@ -191,7 +195,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
 
 /// The first row in the tile of a thread's warp.
 #[inline(always)]
-pub(super) fn row_of_thread<T: Tiles>(thread: u32) -> u32 {
+fn row_of_thread<T: Tiles>(thread: u32) -> u32 {
     let row = (thread - PRODUCER_THREADS) / 32 * 16;
     if T::SHARES_ROWS {
         row % WARPGROUP_ROWS
@@ -333,7 +337,7 @@ impl<'a> Consumer<'a> {
         } else {
             self.row
         };
-        work.q_block * T::FOOTPRINT.block_q + row
+        work.q_block * T::CONFIG.block_q + row
     }
 
     /// K may be overwritten, and Q if this was the tile's last block, block 0.
@@ -355,5 +359,379 @@ impl<'a> Consumer<'a> {
             mbarrier::mbarrier_arrive_if(self.layout.q_ring.empty(q.stage), leads & last);
         }
         k.advance();
+    }
+}
+
+// A consumer's masks: S ← −∞ where a query does not see a key.
+
+impl Consumer<'_> {
+    /// Under a block mask: the keys of a stage of K.
+    #[inline(always)]
+    pub(super) unsafe fn keys<T: Tiles>(&self, stage: u32) -> Keys {
+        if T::BLOCK_MASKS && spec::block_mask() {
+            // SAFETY: the caller's contract: the stage is full.
+            unsafe { self.layout.read_keys(stage) }
+        } else {
+            Keys::NONE
+        }
+    }
+
+    /// All that happens to a block's scores between their product and the softmax: the same after a misprediction. Gives what they lack then.
+    #[inline(always)]
+    pub(super) fn edit_scores<T: Tiles>(
+        &self,
+        work: WorkTile,
+        block: u32,
+        slot: Ring,
+        keys: Keys,
+        s: &mut T::Scores,
+    ) -> RowTerms {
+        let terms = self.edit_by_expression::<T>(work, block, keys, s);
+        if T::BLOCK_MASKS && spec::block_mask() {
+            self.mask_listed::<T>(work, keys, s);
+        } else {
+            self.mask_block::<T>(self.band(slot), work, block, s);
+        }
+        terms
+    }
+
+    /// S ← −∞ where the mask hides the key, if it hides any of the block's from the warp's rows.
+    #[inline(always)]
+    fn mask_block<T: Tiles>(&self, band: Band, work: WorkTile, block: u32, s: &mut T::Scores) {
+        let block_k = T::CONFIG.block_k;
+        let first_key = (work.first_block + block) * block_k;
+        let seen = |row| {
+            let query = self.packing.query::<T>(row);
+            (band.first_key(query), band.end_key(query))
+        };
+        self.mask_unseen::<T>(work, first_key, seen, s);
+    }
+
+    /// The same under a block mask.
+    #[inline(always)]
+    fn mask_listed<T: Tiles>(&self, work: WorkTile, keys: Keys, s: &mut T::Scores) {
+        let seen = |query| {
+            if keys.is_full {
+                (0, self.band.seqlen_k())
+            } else {
+                (self.band.first_key(query), self.band.end_key(query))
+            }
+        };
+        self.mask_unseen::<T>(work, keys.first, seen, s);
+    }
+
+    /// S ← −∞ of keys from `first_key` on but for those that `seen` says of a row: the first one, and one past the last. Both ascend
+    /// with the rows.
+    #[inline(always)]
+    fn mask_unseen<T: Tiles>(
+        &self,
+        work: WorkTile,
+        first_key: u32,
+        seen: impl Fn(u32) -> (u32, u32),
+        s: &mut T::Scores,
+    ) {
+        let TileConfig {
+            block_q, block_k, ..
+        } = T::CONFIG;
+        // Opaque: rows would stay in registers, and in wide tiles there are none to spare.
+        let thread = special::opaque(special::thread_idx_x());
+        let row = row_of_thread::<T>(thread);
+        let first_row = work.q_block * block_q + row;
+        // The first row sees the fewest keys to the right, the last row the fewest to the left.
+        let right = first_key + block_k > seen(first_row).1;
+        let left = seen(first_row + 15).0 > first_key;
+        if !(right | left) {
+            return;
+        }
+        let place = fragment::accumulator(thread % 32, 0);
+        let own_key = first_key + place.col;
+        let visible = [0, 8].map(|below| {
+            let (begin, end) = seen(first_row + place.row + below);
+            (begin.saturating_sub(own_key), end.saturating_sub(own_key))
+        });
+        for n in 0..T::Scores::N {
+            for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
+                let key = n as u32 * 8 + idx as u32 % 2;
+                let (begin, end) = visible[idx / 2];
+                if key < begin || key >= end {
+                    *x = f32::NEG_INFINITY;
+                }
+            }
+        }
+    }
+}
+
+// A consumer's scores, where an expression edits them.
+
+/// Whether the special-function unit is what the kernel waits for: [`Tiles::TANH_BINDS`].
+#[inline(always)]
+pub(super) fn tanh_binds<T: Tiles>() -> bool {
+    T::TANH_BINDS && spec::score() && score::is_capped()
+}
+
+impl Consumer<'_> {
+    /// The scores that follow are of the tile that was announced last, before `slot`, if they are its first ones.
+    ///
+    /// # Safety
+    /// The tile is not done with.
+    #[inline(always)]
+    unsafe fn begin_scores_of_tile<T: Tiles>(&self, work: WorkTile, slot: Ring, are_first: bool) {
+        if !(T::EDITS_SCORES && spec::score() && are_first) {
+            return;
+        }
+        let (p, shape) = (self.p, &self.p.shape);
+        let (batch, head, seqlen_q, seqlen_k) = if spec::lengths() {
+            // SAFETY: the caller's contract.
+            let listed = unsafe { self.layout.read_listed(place(slot, 1)) };
+            (listed.sequence, work.head, listed.seqlen_q, listed.seqlen_k)
+        } else {
+            let (batch, head) = batch_and_head(work.head, shape.heads_q);
+            (batch, head, shape.seqlen_q, shape.seqlen_k)
+        };
+        let thread = special::opaque(special::thread_idx_x());
+        let in_tile = row_of_thread::<T>(thread) + fragment::accumulator(thread % 32, 0).row;
+        let row = work.q_block * T::CONFIG.block_q + in_tile;
+        let given = Given {
+            params: &p.score,
+            scale: &p.scale,
+        };
+        let tile = ScoreTile {
+            batch,
+            head,
+            kv_head: divide(head, shape.group_size),
+            seqlen_q,
+            seqlen_k,
+            rows: [row, row + 8],
+        };
+        given.begin(ScoreRows::Queries, tile);
+    }
+
+    /// S ← what the expression makes of the block's scores but for their rows' terms, and these, if it makes anything of them.
+    #[inline(always)]
+    fn edit_by_expression<T: Tiles>(
+        &self,
+        work: WorkTile,
+        block: u32,
+        keys: Keys,
+        s: &mut T::Scores,
+    ) -> RowTerms {
+        if !(T::EDITS_SCORES && spec::score()) {
+            return RowTerms::InScores;
+        }
+        if T::BLOCK_MASKS && spec::block_mask() && spec::edit_partial() && keys.is_full {
+            // A mask alone, which leaves nothing to the rows.
+            return T::ROW_TERMS;
+        }
+        let first_key = if T::BLOCK_MASKS && spec::block_mask() {
+            keys.first
+        } else {
+            (work.first_block + block) * T::CONFIG.block_k
+        };
+        let lane = special::opaque(special::lane_idx());
+        let first_column = first_key + fragment::accumulator(lane, 0).col;
+        match T::ROW_TERMS {
+            RowTerms::InScores => score::score_block(first_column),
+            RowTerms::Apart => score::score_block_apart(first_column),
+        }
+        edit_fragments(s, 0);
+        T::ROW_TERMS
+    }
+}
+
+// A consumer's weights, where some are dropped.
+
+/// The weights of a block, packed.
+type PackedWeights<T> = <<T as Tiles>::Scores as Accumulator>::Packed;
+
+impl Consumer<'_> {
+    /// Under a block mask, if weights are dropped: the keys of a stage of K.
+    ///
+    /// # Safety
+    /// The stage is full.
+    #[inline(always)]
+    unsafe fn keys_of_weights<T: Tiles>(&self, stage: u32) -> Keys {
+        if T::DROPS && spec::dropout() {
+            // SAFETY: the caller's contract.
+            unsafe { self.keys::<T>(stage) }
+        } else {
+            Keys::NONE
+        }
+    }
+
+    /// P of a block of keys, packed, without the weights that are dropped.
+    ///
+    /// # Safety
+    /// All lanes of the warp come here; the tile, which was announced last, before `slot`, is not done with.
+    #[inline(always)]
+    pub(super) unsafe fn weights<E: Element, T: Tiles>(
+        &self,
+        work: WorkTile,
+        block: u32,
+        slot: Ring,
+        keys: Keys,
+        p: &T::Scores,
+    ) -> PackedWeights<T> {
+        let mut weights = p.pack::<E>();
+        // SAFETY: the caller's contract.
+        unsafe { self.drop_weights::<T>(work, block, slot, keys, &mut weights) };
+        weights
+    }
+
+    /// Weights of a block of keys ← 0 where they are dropped.
+    ///
+    /// # Safety
+    /// As [`Consumer::weights`].
+    #[inline(always)]
+    unsafe fn drop_weights<T: Tiles>(
+        &self,
+        work: WorkTile,
+        block: u32,
+        slot: Ring,
+        keys: Keys,
+        weights: &mut PackedWeights<T>,
+    ) {
+        if !(T::DROPS && spec::dropout()) {
+            return;
+        }
+        let (p, tile_config) = (self.p, T::CONFIG);
+        let first_key = if T::BLOCK_MASKS && spec::block_mask() {
+            keys.first
+        } else {
+            (work.first_block + block) * tile_config.block_k
+        };
+        let head = if spec::lengths() {
+            // SAFETY: the caller's contract.
+            let listed = unsafe { self.layout.read_listed(place(slot, 1)) };
+            listed.sequence * p.shape.heads_q + work.head
+        } else {
+            work.head
+        };
+        // Opaque, as are rows of masks: registers would not hold what follows from it.
+        let thread = special::opaque(special::thread_idx_x());
+        let row = row_of_thread::<T>(thread);
+        // SAFETY: the caller's contract; the parameters say where seed and offset lie.
+        unsafe {
+            let dropped = Dropped {
+                p: &p.dropout,
+                head: head_of(&p.dropout, special::opaque(head)),
+                rows: ScoreRows::Queries,
+                first_row: work.q_block * tile_config.block_q + row,
+                first_column: first_key,
+            };
+            dropped.clear_packed::<T::Scores>(weights);
+        }
+    }
+}
+
+// Ping-pong scheduling (FlashAttention-3): barriers let consumers begin their products one after the other, so that one's softmax
+// runs beside the others' products.
+//
+// A barrier is complete when its consumer waits and the one before it has arrived. All consumers of a block take the same steps, so
+// each waits as often as the one before it arrives; consumer 0 waits once more at the end, as the last consumer arrives once more at
+// the beginning.
+//
+// Where the special-function unit binds, consumers take no turns: one that waited for another's products would leave it idle.
+
+/// The ping-pong barrier of consumer `i` is `PING_PONG_BARRIER + i`.
+const PING_PONG_BARRIER: u32 = 1;
+/// Threads that a ping-pong barrier counts: those of the consumer that waits and of the one that arrives.
+const TWO_CONSUMERS: u32 = 256;
+
+/// Whether consumers begin their products one after the other.
+#[inline(always)]
+fn takes_turns<T: Tiles>() -> bool {
+    T::PING_PONG && !tanh_binds::<T>()
+}
+
+impl Consumer<'_> {
+    /// Begins the ping-pong: the last consumer lets consumer 0 pass.
+    #[inline(always)]
+    unsafe fn begin_ping_pong<T: Tiles>(&self) {
+        if self.idx + 1 == T::CONSUMERS {
+            // SAFETY: the last consumer's warps all come here, once; consumer 0 waits once more than it steps.
+            unsafe { self.pass_ping_pong::<T>() };
+        }
+    }
+
+    /// Waits until this consumer may begin its products.
+    #[inline(always)]
+    unsafe fn await_ping_pong<T: Tiles>(&self) {
+        if takes_turns::<T>() {
+            // SAFETY: this consumer's warps all come here, as often as the consumer before it arrives.
+            unsafe { barrier::barrier_sync(PING_PONG_BARRIER + self.idx, TWO_CONSUMERS) };
+        }
+    }
+
+    /// Lets the next consumer begin its products.
+    #[inline(always)]
+    unsafe fn pass_ping_pong<T: Tiles>(&self) {
+        if takes_turns::<T>() {
+            let next = if self.idx + 1 == T::CONSUMERS {
+                0
+            } else {
+                self.idx + 1
+            };
+            // SAFETY: this consumer's warps all come here, as often as the next consumer waits.
+            unsafe { barrier::barrier_arrive(PING_PONG_BARRIER + next, TWO_CONSUMERS) };
+        }
+    }
+
+    /// Ends the ping-pong: consumer 0 waits for the last arrival at its barrier.
+    #[inline(always)]
+    unsafe fn end_ping_pong<T: Tiles>(&self) {
+        if self.idx == 0 {
+            // SAFETY: consumer 0's warps all come here, once; the last consumer has arrived for it.
+            unsafe { self.await_ping_pong::<T>() };
+        }
+    }
+}
+
+// A consumer's time stamps: see `kernels/stamps.rs`.
+
+impl Consumer<'_> {
+    /// A stamped kernel records that the block's first tile begins.
+    ///
+    /// # Safety
+    /// The tile is this block's.
+    #[inline(always)]
+    unsafe fn record_begin<T: Tiles>(&self, work: WorkTile) {
+        if T::STAMPS {
+            // SAFETY: the plan has a record for each tile.
+            unsafe { self.record(work).begin() };
+        }
+    }
+
+    /// The same that a tile ends, and the next one begins.
+    ///
+    /// # Safety
+    /// As [`Consumer::record_begin`].
+    #[inline(always)]
+    unsafe fn record_next<T: Tiles>(&self, ended: WorkTile, next: WorkTile) {
+        // SAFETY: as above.
+        unsafe {
+            self.record_end::<T>(ended);
+            self.record_begin::<T>(next);
+        }
+    }
+
+    /// The same that a tile ends.
+    ///
+    /// # Safety
+    /// As [`Consumer::record_begin`].
+    #[inline(always)]
+    unsafe fn record_end<T: Tiles>(&self, ended: WorkTile) {
+        if T::STAMPS {
+            // SAFETY: as above.
+            unsafe { self.record(ended).end() };
+        }
+    }
+
+    /// Where: the first consumer's first thread writes.
+    #[inline(always)]
+    fn record(&self, work: WorkTile) -> Record {
+        // Opaque: no register need hold it from tile to tile.
+        let writes = special::opaque(special::thread_idx_x()) == PRODUCER_THREADS;
+        let tiles = self.p.schedule.tiles;
+        Record::new(self.p.stamps, tiles, work.head, work.q_block, writes)
     }
 }

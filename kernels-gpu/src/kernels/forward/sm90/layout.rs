@@ -1,6 +1,6 @@
 //! Where things lie in shared memory, and the barriers by which the roles meet.
 
-use super::producer::two_load;
+use super::paged_producer::two_load;
 use super::{Tiles, latent};
 use crate::attention::lengths::ListedTile;
 use crate::config::{TMA_LENGTHS, TMA_SLOTS};
@@ -84,7 +84,7 @@ impl Layout {
     /// The places of this block of threads.
     #[inline(always)]
     pub(super) fn new<T: Tiles>() -> Self {
-        let config = T::FOOTPRINT;
+        let config = T::CONFIG;
         let q = special::shared_base();
         let k = q + T::Q_STAGES * BoxedTile::n_bytes(config.block_q, T::HEAD_DIM);
         let v = k + T::KV_STAGES * BoxedTile::n_bytes(config.block_k, T::HEAD_DIM);
@@ -176,7 +176,7 @@ impl Layout {
     }
 
     const fn kv<T: Tiles>(base: u32, stage: u32, columns: u32) -> BoxedTile {
-        let rows = T::FOOTPRINT.block_k;
+        let rows = T::CONFIG.block_k;
         BoxedTile {
             base: base + stage * BoxedTile::n_bytes(rows, columns),
             rows,

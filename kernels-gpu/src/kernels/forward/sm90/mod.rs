@@ -21,7 +21,7 @@
 //! l ← l + rowsum P;  release K_i
 //! ```
 //!
-//! With a soft cap at head_dim 64 there is neither ping-pong nor speculation: `tanh_binds` in `expression.rs`.
+//! With a soft cap at head_dim 64 there is neither ping-pong nor speculation: `tanh_binds` in `consumer.rs`.
 //!
 //! There is one loop over tiles and blocks: a tile's first product runs beside the last one of the tile before, and the
 //! finished O is stored behind it. Blocks come from the last one down, as in [`super::sm80`].
@@ -29,28 +29,30 @@
 //! Q has two stages: the next tile's arrives while this one's is multiplied.
 //!
 //! Short sequences leave rows of a tile empty. In compact and grouped tiles heads that share K and V may share a tile, too:
-//! `pack_gqa.rs`. There keys may be divided among tiles, too, whose results another kernel merges: `split_kv.rs`.
+//! `scheduler.rs`. There keys may be divided among tiles, too, whose results another kernel merges: `epilogue.rs`.
 //!
 //! Where values have more than 256 columns two consumers have the same rows: each multiplies S of them, and its half of the columns of O. Where values are the
 //! first columns of the keys they share S, too: `latent.rs`.
+//!
+//! | file | what |
+//! |---|---|
+//! | `scheduler` | which tile is next, and which query of which head each of its rows is |
+//! | `producer`, `paged_producer` | Q, K and V to shared memory; out of pages |
+//! | `consumer` | the loop: products, masks, scores, softmax, dropout |
+//! | `epilogue` | O and L to memory; splits of keys, and their merge |
+//! | `layout` | shared memory, and its barriers |
+//! | `latent` | values that are the first columns of the keys |
 
-mod claims;
 mod consumer;
-mod dropout;
-mod expression;
-mod finish;
+mod epilogue;
 mod latent;
 mod layout;
-mod masks;
-mod pack_gqa;
-mod ping_pong;
+mod paged_producer;
 mod producer;
-mod split_kv;
-mod stamps;
-mod store_warp;
+mod scheduler;
 
 use crate::attention::score::RowTerms;
-use crate::config::{self, Footprint};
+use crate::config::{self, TileConfig};
 use crate::kernels::stamps::Stamped;
 use crate::params::TmaForwardParams;
 use crate::ptx::{barrier, mbarrier, shuffle, special, warpgroup};
@@ -69,11 +71,11 @@ pub trait Tiles {
     /// Their shape.
     const SHAPE: TileShape;
     /// What a block takes, and which part of the problem it covers.
-    const FOOTPRINT: Footprint = config::tma_forward(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
+    const CONFIG: TileConfig = config::tma_forward(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
     /// Whether values are the first columns of the keys: see `latent.rs`.
     const LATENT: bool = false;
     /// 64 query rows each.
-    const ROW_GROUPS: u32 = Self::FOOTPRINT.block_q / WARPGROUP_ROWS;
+    const ROW_GROUPS: u32 = Self::CONFIG.block_q / WARPGROUP_ROWS;
     /// Whether two warpgroups have the same rows, and half of O's columns each.
     const SHARES_ROWS: bool = Self::LATENT || config::tma_shares_rows(Self::VALUE_DIM);
     /// Warpgroups that multiply.
@@ -92,7 +94,7 @@ pub trait Tiles {
     const STORES: bool =
         !Self::LATENT && config::tma_stores(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
     /// Whether the consumers need registers of the producer warpgroup.
-    const SHARES_REGISTERS: bool = 0 < Self::FOOTPRINT.launch_registers;
+    const SHARES_REGISTERS: bool = 0 < Self::CONFIG.launch_registers;
     /// Whether the consumers leave the producer some of them.
     const SPARES_REGISTERS: bool = Self::CONSUMERS == 2
         && (Self::HEAD_DIM >= 256 || Self::SHARES_ROWS)
@@ -100,8 +102,7 @@ pub trait Tiles {
         || Self::LATENT
         || Self::IS_GROUPED;
     /// Whether there may be a block mask.
-    const BLOCK_MASKS: bool =
-        !Self::LATENT && !Self::IS_GROUPED && Self::FOOTPRINT.divides_blocks();
+    const BLOCK_MASKS: bool = !Self::LATENT && !Self::IS_GROUPED && Self::CONFIG.divides_blocks();
     /// Whether an expression may edit scores.
     const EDITS_SCORES: bool = !Self::LATENT && !Self::IS_GROUPED;
     /// Where what the scores of a row have in common goes. Tiles for few queries wait for memory, and have no register for it.
@@ -158,7 +159,7 @@ macro_rules! tiles {
         impl Tiles for $tiles<$head_dim> {
             const HEAD_DIM: u32 = $head_dim;
             const SHAPE: TileShape = TileShape::$shape;
-            type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
+            type Scores = RegisterTile<1, { n8(Self::CONFIG.block_k) }>;
             type Output = RegisterTile<1, { n8($head_dim) / if Self::SHARES_ROWS { 2 } else { 1 } }>;
         }
     )*};
@@ -186,7 +187,7 @@ macro_rules! value_tiles {
             const HEAD_DIM: u32 = $head_dim;
             const VALUE_DIM: u32 = $value_dim;
             const SHAPE: TileShape = TileShape::Default;
-            type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
+            type Scores = RegisterTile<1, { n8(Self::CONFIG.block_k) }>;
             type Output = RegisterTile<1, { n8($value_dim) / if Self::SHARES_ROWS { 2 } else { 1 } }>;
         }
     )*};
@@ -199,9 +200,9 @@ pub struct LatentTiles<const D: u32>;
 impl Tiles for LatentTiles<576> {
     const HEAD_DIM: u32 = 576;
     const SHAPE: TileShape = TileShape::Compact;
-    const FOOTPRINT: Footprint = config::tma_forward_latent(Self::HEAD_DIM);
+    const CONFIG: TileConfig = config::tma_forward_latent(Self::HEAD_DIM);
     const LATENT: bool = true;
-    type Scores = RegisterTile<1, { n8(Self::FOOTPRINT.block_k) }>;
+    type Scores = RegisterTile<1, { n8(Self::CONFIG.block_k) }>;
     type Output = RegisterTile<1, { n8(config::LATENT_COLUMNS) }>;
 }
 
@@ -243,9 +244,9 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &TmaForwardParams, maps: u64) {
                 if warp == 0 {
                     producer::produce::<T>(p, maps, layout);
                 } else if T::STORES && warp <= T::CONSUMERS {
-                    store_warp::store::<T>(p, maps, layout, warp - 1);
-                } else if producer::two_load::<T>() && warp == 3 {
-                    producer::load_values::<T>(p, maps, layout);
+                    epilogue::store::<T>(p, maps, layout, warp - 1);
+                } else if paged_producer::two_load::<T>() && warp == 3 {
+                    paged_producer::load_values::<T>(p, maps, layout);
                 }
             }
         } else {

@@ -1,15 +1,9 @@
 //! The producer: claims tiles of queries, and keeps the rings of Q, K and V full.
 
-mod boxes;
-mod latent;
-mod pages;
-mod tiles;
-mod values;
-
 use super::Tiles;
-use super::claims::Claims;
 use super::layout::{Keys, Layout, WorkTile};
-use super::pack_gqa::{Pack, PackGqa};
+use super::paged_producer::{Found, SequencePages, two_load};
+use super::scheduler::{Claims, Pack, PackGqa, announce, list_of, split_of};
 use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Rows, Work};
 use crate::attention::schedule::{self, ForwardTile};
@@ -18,29 +12,25 @@ use crate::attention::{batch_and_head, divide};
 use crate::config::TMA_SLOTS;
 use crate::kernels::block_list::List;
 use crate::kernels::{band, lengths, query_tile_work};
-use crate::params::{FORWARD_MAPS, ForwardMap, MAX_ROWS, Schedule, TmaForwardParams};
-use crate::ptx::{mbarrier, spec, tensor_map};
+use crate::params::{BOX_COLUMNS, FORWARD_MAPS, ForwardMap, MAX_ROWS, Schedule, TmaForwardParams};
+use crate::ptx::{mbarrier, spec, tensor_map, tma};
 use crate::tile::ring::{Barriers, Ring};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
-use boxes::{Parts, fill, load_boxes};
-use pages::{Found, SequencePages};
-use tiles::{announce, list_of, split_of};
-pub(super) use values::{load_values, two_load};
 
 /// A row behind every sequence's end: its box is all zeros, and no memory is read.
-const NO_ROW: u32 = MAX_ROWS;
+pub(super) const NO_ROW: u32 = MAX_ROWS;
 
 /// The producer's places in its rings.
-struct Producer<'a> {
-    p: &'a TmaForwardParams,
+pub(super) struct Producer<'a> {
+    pub(super) p: &'a TmaForwardParams,
     /// The address of the first tensor map; where sequences have lengths of their own, of the sequence's.
-    maps: u64,
-    layout: Layout,
+    pub(super) maps: u64,
+    pub(super) layout: Layout,
     /// Where keys and values lie in pages: the sequence's.
-    pages: SequencePages,
-    q: Ring,
-    k: Ring,
-    v: Ring,
+    pub(super) pages: SequencePages,
+    pub(super) q: Ring,
+    pub(super) k: Ring,
+    pub(super) v: Ring,
 }
 
 /// The whole of the producer's work.
@@ -49,7 +39,7 @@ struct Producer<'a> {
 /// One thread of the block does it; the barriers have been made.
 #[inline(always)]
 pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: Layout) {
-    let config = T::FOOTPRINT;
+    let config = T::CONFIG;
     let band = band(&p.shape, p.window);
     let n_listed = if spec::lengths() {
         // SAFETY: a list lies there.
@@ -163,7 +153,11 @@ fn prefetch(maps: u64, wanted: bool) {
 impl<'a> Producer<'a> {
     /// At the beginning of its rings.
     #[inline(always)]
-    fn new<T: Tiles>(p: &'a TmaForwardParams, maps: u64, layout: Layout) -> Producer<'a> {
+    pub(super) fn new<T: Tiles>(
+        p: &'a TmaForwardParams,
+        maps: u64,
+        layout: Layout,
+    ) -> Producer<'a> {
         Producer {
             p,
             maps,
@@ -197,7 +191,7 @@ impl<'a> Producer<'a> {
             // SAFETY: the caller's contract.
             return unsafe { self.load_latent::<T>(work, sees_none, claims) };
         }
-        let config = T::FOOTPRINT;
+        let config = T::CONFIG;
         let packing = PackGqa::new::<T>(self.p);
         let Pack {
             batch_idx,
@@ -241,7 +235,7 @@ impl<'a> Producer<'a> {
     /// The same under a block mask, as the list has them; consumers are told which keys a stage is for.
     #[inline(always)]
     unsafe fn load_listed<T: Tiles>(&mut self, work: WorkTile, list: List, sees_none: bool) {
-        let config = T::FOOTPRINT;
+        let config = T::CONFIG;
         let (batch_idx, head_idx) = batch_and_head(work.head, self.p.shape.heads_q);
         let kv_head_idx = divide(head_idx, self.p.shape.group_size);
         let keys_of = |idx: u32| {
@@ -287,8 +281,13 @@ impl<'a> Producer<'a> {
     }
 
     #[inline(always)]
-    unsafe fn load_q<T: Tiles>(&mut self, first_query: u32, head_idx: u32, batch_idx: u32) {
-        let config = T::FOOTPRINT;
+    pub(super) unsafe fn load_q<T: Tiles>(
+        &mut self,
+        first_query: u32,
+        head_idx: u32,
+        batch_idx: u32,
+    ) {
+        let config = T::CONFIG;
         let box_queries = PackGqa::new::<T>(self.p).queries(WARPGROUP_ROWS);
         let (full, empty) = (
             self.layout.q_ring.full(self.q.stage),
@@ -331,7 +330,12 @@ impl<'a> Producer<'a> {
     }
 
     #[inline(always)]
-    unsafe fn load_v<T: Tiles>(&mut self, first_row: u32, head_idx: u32, batch_idx: u32) {
+    pub(super) unsafe fn load_v<T: Tiles>(
+        &mut self,
+        first_row: u32,
+        head_idx: u32,
+        batch_idx: u32,
+    ) {
         let tile = self.layout.v::<T>(self.v.stage);
         let (map, barriers) = (ForwardMap::V, self.layout.v_ring);
         let at = [0, first_row, head_idx, batch_idx];
@@ -346,7 +350,7 @@ impl<'a> Producer<'a> {
 
     /// These parts of a block of K or of V into its tile, once they are empty; where they lie in pages, from what was found on.
     #[inline(always)]
-    unsafe fn load_keys<T: Tiles>(
+    pub(super) unsafe fn load_keys<T: Tiles>(
         &self,
         map: ForwardMap,
         barriers: Barriers,
@@ -376,4 +380,89 @@ impl<'a> Producer<'a> {
 pub(super) fn maps_of_sequence(p: &TmaForwardParams, sequence: u32) -> u64 {
     p.list
         .map_of_sequence(sequence, FORWARD_MAPS as u32, ForwardMap::Q as u32)
+}
+
+// Copies of tiles, box by box.
+
+/// Parts of 64 columns of a tile: from which one on, and how many.
+#[derive(Clone, Copy)]
+pub(super) struct Parts {
+    pub(super) first: u32,
+    pub(super) n: u32,
+}
+
+impl Parts {
+    /// All of a tile of so many columns.
+    #[inline(always)]
+    pub(super) const fn all(columns: u32) -> Parts {
+        Parts {
+            first: 0,
+            n: columns.div_ceil(BOX_COLUMNS),
+        }
+    }
+
+    /// Bytes of these parts of a tile of so many rows.
+    #[inline(always)]
+    pub(super) const fn n_bytes(self, rows: u32) -> u32 {
+        BoxedTile::n_bytes(rows, self.n * BOX_COLUMNS)
+    }
+}
+
+/// Fills these parts of a tile, the only ones of their barrier.
+#[inline(always)]
+pub(super) unsafe fn fill<T: Tiles>(
+    map: u64,
+    tile: BoxedTile,
+    parts: Parts,
+    at: [u32; 4],
+    full: u32,
+) {
+    // SAFETY: the caller's contract: they are empty.
+    unsafe {
+        mbarrier::mbarrier_arrive_expect_tx(full, parts.n_bytes(tile.rows));
+        load_keys::<T>(map, tile, parts, at, full);
+    }
+}
+
+/// Begins the copies of the boxes of K or V. Divided keys are read by few, at the same time.
+#[inline(always)]
+pub(super) unsafe fn load_keys<T: Tiles>(
+    map: u64,
+    tile: BoxedTile,
+    parts: Parts,
+    at: [u32; 4],
+    full: u32,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if T::SPLITS_KV && !T::LATENT && spec::split_kv() {
+            load_boxes::<true>(map, tile, parts, at, full);
+        } else {
+            load_boxes::<false>(map, tile, parts, at, full);
+        }
+    }
+}
+
+/// Begins the copies of a tile's boxes, which nobody else may want.
+#[inline(always)]
+unsafe fn load_boxes<const EVICT_FIRST: bool>(
+    map: u64,
+    tile: BoxedTile,
+    parts: Parts,
+    at: [u32; 4],
+    full: u32,
+) {
+    for part in 0..parts.n {
+        let part = parts.first + part;
+        let at = [part * BOX_COLUMNS, at[1], at[2], at[3]];
+        let to = tile.part(part).base;
+        // SAFETY: the caller's contract.
+        unsafe {
+            if EVICT_FIRST {
+                tma::tma_load_evict_first(to, map, at, full);
+            } else {
+                tma::tma_load(to, map, at, full);
+            }
+        }
+    }
 }

@@ -1,21 +1,71 @@
-//! Sums of dV and dK over shares: where tiles are few, several of them have the same keys, each with a share of the query heads.
-//!
-//! Their tiles add up dV and dK in global memory, in the order of the shares: the first stores, the next ones add, and the last
-//! takes the sum into its registers and writes it in the output type. So results are the same from run to run. A warp waits for
-//! the same warp of the share before, and for nobody else. That tile was claimed earlier: it runs, or has ended.
-//!
-//! Sums lie as consumers hold them: fragments of all threads of a consumer one after the other.
+//! Gradients of a tile's keys from registers to memory: where shared memory has no place for them on their way.
 
 use super::Tiles;
 use super::consumer::{Consumer, THREADS};
+use super::dq_accumulate::FRAGMENT_BYTES;
 use super::layout::CONSUMERS;
-use super::sums::FRAGMENT_BYTES;
-use super::work::WorkTile;
+use super::scheduler::{WorkTile, kv_head};
 use crate::attention::batch_and_head;
-use crate::config::TMA_BACKWARD_SUM_WARPS as SUM_WARPS;
-use crate::ptx::{atomic, barrier, global, shuffle, special};
+use crate::config::{TMA_BACKWARD_STAGES as STAGES, TMA_BACKWARD_SUM_WARPS as SUM_WARPS};
+use crate::ptx::{atomic, barrier, global, shuffle, spec, special};
+use crate::tile::element::Element;
+use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::Accumulator;
-use crate::tile::warpgroup::WarpgroupTile;
+use crate::tile::warpgroup::{self, WarpgroupTile};
+
+impl Consumer<'_> {
+    /// Writes the tile's 64 keys from `first` on of a gradient. The tile is the `n`-th work.
+    ///
+    /// # Safety
+    /// As [`Consumer::send`].
+    #[inline(always)]
+    pub(super) unsafe fn store<E: Element, T: Tiles, G: WarpgroupTile>(
+        &self,
+        n: u32,
+        sum: Sum,
+        work: WorkTile,
+        first: u32,
+        gradient: &G,
+        scale: f32,
+    ) {
+        let (p, config) = (self.p, T::CONFIG);
+        let (tensor, columns) = match sum {
+            Sum::Values => (&p.d_v, p.shape.head_dim_v),
+            Sum::Keys => (&p.d_k, p.shape.head_dim),
+        };
+        // SAFETY: rows and columns that the tensor does not have are not written.
+        unsafe {
+            let tile = work.tile;
+            let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_k);
+            let head_idx = kv_head(p, head_idx);
+            let rows = if spec::lengths() {
+                let listed = self.layout.read_listed(n % STAGES);
+                let batch_idx = p.list.batch_k(listed.sequence);
+                GlobalRows::new(tensor, batch_idx, head_idx, 0)
+                    .from_row(listed.k_first, listed.seqlen_k)
+            } else {
+                GlobalRows::new(tensor, batch_idx, head_idx, p.shape.seqlen_k)
+            };
+            let target = GlobalMatrix {
+                rows,
+                chunks: columns / 8,
+            };
+            let row = special::thread_idx_x() / 32 % 4 * 16;
+            let first = tile.k_block * config.block_k + first + row;
+            let mut gradient = *gradient;
+            gradient.for_each(|_, _, x| *x *= scale);
+            warpgroup::store_rows::<E, _>(target, first, &gradient);
+        }
+    }
+}
+
+// Sums of dV and dK over shares: where tiles are few, several of them have the same keys, each with a share of the query heads.
+//
+// Their tiles add up dV and dK in global memory, in the order of the shares: the first stores, the next ones add, and the last
+// takes the sum into its registers and writes it in the output type. So results are the same from run to run. A warp waits for
+// the same warp of the share before, and for nobody else. That tile was claimed earlier: it runs, or has ended.
+//
+// Sums lie as consumers hold them: fragments of all threads of a consumer one after the other.
 
 /// Threads of a warp: each counts for itself.
 const LANES: u32 = 32;
@@ -55,7 +105,7 @@ impl Consumer<'_> {
         let warp = piece * (THREADS / LANES) + thread % THREADS / LANES;
         let semaphore = p.dkv_semaphore + u64::from(tile * SUM_WARPS + warp) * 4;
         let piece_bytes = const { T::KeyGradient::N as u32 * FRAGMENT_BYTES };
-        let tile_bytes = const { 2 * T::FOOTPRINT.block_k * T::HEAD_DIM * 4 };
+        let tile_bytes = const { 2 * T::CONFIG.block_k * T::HEAD_DIM * 4 };
         let own = u64::from(piece * piece_bytes + thread % THREADS * 16);
         let sums = p.dkv_accum + u64::from(tile) * u64::from(tile_bytes) + own;
         let fragment = |n: usize| sums + n as u64 * u64::from(FRAGMENT_BYTES);

@@ -1,8 +1,6 @@
 //! How K and V lie in the cache, and how they come to the tensor cores.
 
-use core::marker::PhantomData;
-
-use super::place::{Place, Tile};
+use super::scheduler::{Place, Tile};
 use super::{MAX_STEPS, ROWS, Tiles};
 use crate::config;
 use crate::params::ForwardParams;
@@ -14,6 +12,7 @@ use crate::tile::matmul::{
 };
 use crate::tile::register::Accumulator;
 use crate::tile::shared::SharedTile;
+use core::marker::PhantomData;
 
 /// A stage: a chunk of K, one of V, and where they have scales, these.
 #[derive(Clone, Copy)]

@@ -1,20 +1,17 @@
 //! Keys whose first columns are the values, piece by piece: see [`super::super::latent`].
 
-use super::boxes::Parts;
-use super::pages::Found;
-use super::values::two_load;
-use super::{NO_ROW, Producer};
+use super::pieces;
 use crate::kernels::forward::sm90::Tiles;
-use crate::kernels::forward::sm90::claims::Claims;
-use crate::kernels::forward::sm90::latent::pieces;
 use crate::kernels::forward::sm90::layout::WorkTile;
-use crate::kernels::forward::sm90::pack_gqa::{Pack, PackGqa};
+use crate::kernels::forward::sm90::paged_producer::{Found, two_load};
+use crate::kernels::forward::sm90::producer::{NO_ROW, Parts, Producer};
+use crate::kernels::forward::sm90::scheduler::{Claims, Pack, PackGqa};
 use crate::params::ForwardMap;
 use crate::tile::ring::Ring;
 
 /// Which pieces of a block a thread loads.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Share {
+pub(in super::super) enum Share {
     /// All.
     All,
     /// Where two threads load: all but those of the other.
@@ -29,7 +26,7 @@ impl Producer<'_> {
     /// # Safety
     /// As [`super::produce`].
     #[inline(always)]
-    pub(super) unsafe fn load_latent<T: Tiles>(
+    pub(in super::super) unsafe fn load_latent<T: Tiles>(
         &mut self,
         work: WorkTile,
         sees_none: bool,
@@ -49,7 +46,7 @@ impl Producer<'_> {
         let mut next = 0;
         // SAFETY: the caller's contract.
         unsafe {
-            let first_query = work.q_block * packing.queries(T::FOOTPRINT.block_q);
+            let first_query = work.q_block * packing.queries(T::CONFIG.block_q);
             self.load_q::<T>(first_query, head_idx, batch_idx);
             let heads = [kv_head_idx, batch_idx];
             self.load_blocks::<T>(share, work, sees_none, heads, |is_last| {
@@ -67,7 +64,7 @@ impl Producer<'_> {
     /// # Safety
     /// As [`super::produce`].
     #[inline(always)]
-    pub(super) unsafe fn load_blocks<T: Tiles>(
+    pub(in super::super) unsafe fn load_blocks<T: Tiles>(
         &mut self,
         share: Share,
         work: WorkTile,
@@ -79,7 +76,7 @@ impl Producer<'_> {
             if sees_none {
                 NO_ROW
             } else {
-                (work.first_block + block) * T::FOOTPRINT.block_k
+                (work.first_block + block) * T::CONFIG.block_k
             }
         };
         let mut block = work.blocks;

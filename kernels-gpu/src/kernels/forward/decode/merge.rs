@@ -1,6 +1,6 @@
 //! What the warps of a block, and the blocks of a tile, have found, added up.
 
-use super::place::{Place, Tile};
+use super::scheduler::{Place, Tile};
 use super::{Cache, ROWS, Tiles, WARPS};
 use crate::config;
 use crate::kernels::partial::{SplitRow, inverse, lse_of_all, sink_of, weight, with_sink};

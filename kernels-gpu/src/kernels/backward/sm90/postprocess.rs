@@ -6,10 +6,10 @@
 
 use super::Tiles;
 use super::consumer::{Consumer, THREADS};
+use super::dq_accumulate::{FRAGMENT_BYTES, piece_bytes, row_address};
 use super::layout::{Layout, converted_rows};
 use super::producer::announce;
-use super::sums::{FRAGMENT_BYTES, piece_bytes, row_address};
-use super::work::{DqRows, Work};
+use super::scheduler::{DqRows, Work};
 use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Band, Rows};
 use crate::attention::{batch_and_head, divide};
@@ -53,7 +53,7 @@ pub(super) unsafe fn hand_out<T: Tiles>(p: &BackwardParams, layout: Layout, mut 
             if spec::lengths() {
                 let listed = lengths::listed(p.list.q_blocks, rows.block);
                 // Where several blocks are converted at once, the first of them stands for all.
-                let together = const { converted_rows::<T>() / T::FOOTPRINT.block_q };
+                let together = const { converted_rows::<T>() / T::CONFIG.block_q };
                 if !listed.block.is_multiple_of(together) {
                     continue;
                 }
@@ -73,10 +73,10 @@ pub(super) unsafe fn hand_out<T: Tiles>(p: &BackwardParams, layout: Layout, mut 
 /// Waits until all tiles have added to all blocks that have some of these rows.
 #[inline(always)]
 unsafe fn await_sum<T: Tiles>(p: &BackwardParams, band: Band, rows: DqRows, q_blocks_before: u32) {
-    let config = T::FOOTPRINT;
+    let config = T::CONFIG;
     let q_blocks = divide(p.padded_q as u32, config.block_q);
     let mut first = rows.block * const { converted_rows::<T>() };
-    for _ in 0..const { converted_rows::<T>() / T::FOOTPRINT.block_q } {
+    for _ in 0..const { converted_rows::<T>() / T::CONFIG.block_q } {
         if first < band.seqlen_q() {
             let queries = Rows::of_sequence(first, config.block_q, band.seqlen_q());
             let tiles = if T::BLOCK_MASKS && spec::block_mask() {
@@ -132,7 +132,7 @@ impl Consumer<'_> {
                 band: lengths::band_of_sequence(tile.seqlen_q, tile.seqlen_k, p.window),
                 rows: GlobalRows::new(&p.d_q, batch_idx, head, 0)
                     .from_row(tile.q_first, tile.seqlen_q),
-                padded_first: tile.q_blocks_before * T::FOOTPRINT.block_q,
+                padded_first: tile.q_blocks_before * T::CONFIG.block_q,
             }
         } else {
             let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
@@ -155,12 +155,12 @@ impl Consumer<'_> {
     ) -> bool {
         if T::BLOCK_MASKS && spec::block_mask() {
             let (batch_idx, head_idx) = batch_and_head(head, self.p.shape.heads_q);
-            let block = divide(first, const { T::FOOTPRINT.block_q });
+            let block = divide(first, const { T::CONFIG.block_q });
             // SAFETY: the ranks have been made.
             unsafe { self.p.blocks.n_tiles(batch_idx, head_idx, block) > 0 }
         } else {
             let queries = Rows::of_sequence(first, len, place.rows.len);
-            place.band.kv_blocks(queries, T::FOOTPRINT.block_k).n() > 0
+            place.band.kv_blocks(queries, T::CONFIG.block_k).n() > 0
         }
     }
 
@@ -206,7 +206,7 @@ impl Consumer<'_> {
     #[inline(always)]
     pub(super) unsafe fn convert_transposed<E: Element, T: Tiles>(&self, n: u32, rows: DqRows) {
         let p = self.p;
-        let block_q = const { T::FOOTPRINT.block_q };
+        let block_q = const { T::CONFIG.block_q };
         // SAFETY: the slot is full. The accumulator has the rows, and their sum where a tile has added.
         unsafe {
             let DqRows { block, head } = rows;

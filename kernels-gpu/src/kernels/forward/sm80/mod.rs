@@ -1,39 +1,117 @@
 //! flash2 forward for sm_80 and newer: `cp.async` into two stages of K and V, `ldmatrix`, `mma.sync`.
 //!
 //! Elements of 16 bits and f32 differ in how they are multiplied alone ([`Products`]). Four warps, each with 32 rows of Q, or 16 at head_dim 256. Above that all four have the same 32, and each a part of the columns
-//! (`columns.rs`). What arrives when: `stages.rs`.
+//! (`mainloop.rs`, which says what arrives when, too).
 
-mod columns;
-mod dropout;
-pub mod few;
-mod listed;
+mod mainloop;
 mod pages;
-mod place;
-mod stages;
-mod tiles;
 
 use super::{StatisticRows, add_sinks, sink_of_head, store_statistic};
-use crate::attention::mask::{Band, Rows};
-use crate::attention::schedule::ForwardTile;
+use crate::attention::mask::{Band, Rows, Work};
+use crate::attention::schedule::{self, ForwardTile};
 use crate::attention::score::ScoreTile;
 use crate::attention::{batch_and_head, divide};
-use crate::kernels::bounds;
+use crate::config::{self, F32_BYTES, HALF_BYTES, TileConfig};
 use crate::kernels::dropout::divide_by_kept;
 use crate::kernels::scores::Given;
-use crate::kernels::stamps::Record;
-use crate::params::ForwardParams;
+use crate::kernels::stamps::{Record, Stamped};
+use crate::kernels::{bounds, lengths, query_tile_work};
+use crate::params::{ForwardParams, Schedule, Window};
 use crate::ptx::{barrier, cp_async, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Extent, Team, Whole};
+use crate::tile::element::{Element, F32};
 use crate::tile::fragment;
 use crate::tile::global::GlobalMatrix;
 use crate::tile::products::{Products, rows};
-use crate::tile::register::Accumulator;
+use crate::tile::register::{Accumulator, RegisterTile};
 use crate::tile::shared::SharedTile;
 use crate::tile::softmax::{OnlineSoftmax, RowValues};
+use core::marker::PhantomData;
+use mainloop::{Staged, load_first, scores, stage};
 use pages::SequencePages;
-use place::{Place, place};
-use stages::{Staged, load_first, scores, stage};
-pub use tiles::{Blocks, DefaultTiles, Tiles};
+
+/// The tiles of one head_dim.
+pub trait Tiles {
+    /// Columns of every tile; tensors may have fewer: see [`GlobalMatrix::has_chunk`](crate::tile::global::GlobalMatrix::has_chunk).
+    const HEAD_DIM: u32;
+    /// A warp's rows of S.
+    type Scores: Accumulator;
+    /// A warp's rows of O, and its columns.
+    type Output: Accumulator;
+}
+
+/// How a block of threads shares such tiles out.
+pub trait Blocks: Tiles {
+    /// What it takes.
+    const CONFIG: TileConfig;
+    /// Bytes of a row of Q, K and V.
+    const ROW_BYTES: u32;
+    /// Whether the kernel records its tiles: see [`Stamped`].
+    const STAMPS: bool = false;
+    /// Stages of K, and of V.
+    const STAGES: u32 = config::forward_stages(Self::HEAD_DIM);
+    /// Rows of a warp.
+    const WARP_ROWS: u32 = Self::Output::M as u32 * 16;
+    /// Its columns: of O, and as many of Q, K and V.
+    const WARP_COLUMNS: u32 = Self::Output::N as u32 * 8;
+    /// Warps that have the same rows, each other columns.
+    const WARPS_ACROSS: u32 = Self::HEAD_DIM / Self::WARP_COLUMNS;
+    /// Fails to compile where the register tiles are not those of the tile config.
+    const CONSISTENT: () = {
+        let tile_config = Self::CONFIG;
+        let warps_down = tile_config.threads / 32 / Self::WARPS_ACROSS;
+        assert!(warps_down * Self::WARP_ROWS == tile_config.block_q);
+        assert!(Self::WARPS_ACROSS * Self::WARP_COLUMNS == Self::HEAD_DIM);
+        assert!(Self::WARPS_ACROSS == config::forward_warps_across(Self::HEAD_DIM));
+        assert!(Self::Scores::M == Self::Output::M);
+        assert!(Self::Scores::N as u32 * 8 == tile_config.block_k);
+    };
+}
+
+/// The tiles of head_dim `D` and elements `E`.
+pub struct DefaultTiles<E, const D: u32>(PhantomData<E>);
+
+impl<E: Products, const D: u32> Blocks for DefaultTiles<E, D>
+where
+    DefaultTiles<E, D>: Tiles,
+{
+    const CONFIG: TileConfig = config::forward(E::BYTES, D);
+    const ROW_BYTES: u32 = D * E::BYTES;
+}
+
+impl<T: Tiles> Tiles for Stamped<T> {
+    const HEAD_DIM: u32 = T::HEAD_DIM;
+    type Scores = T::Scores;
+    type Output = T::Output;
+}
+
+impl<T: Blocks> Blocks for Stamped<T> {
+    const CONFIG: TileConfig = T::CONFIG;
+    const ROW_BYTES: u32 = T::ROW_BYTES;
+    const STAMPS: bool = true;
+}
+
+/// Register tiles of so many fragments down, of elements of so many bytes.
+macro_rules! tiles {
+    ($($head_dim:literal: $m:literal;)* of $bytes:ident, $elements:tt) => {$(
+        tiles!(@ $head_dim, $m, $bytes, $elements);
+    )*};
+    (@ $head_dim:literal, $m:literal, $bytes:ident, [$element:ty $(, $e:ident: $bound:ident)?]) => {
+        impl$(<$e: $bound>)? Tiles for DefaultTiles<$element, $head_dim> {
+            const HEAD_DIM: u32 = $head_dim;
+            type Scores = RegisterTile<$m, { n8(config::forward($bytes, $head_dim).block_k) }>;
+            type Output = RegisterTile<$m, { n8($head_dim / config::forward_warps_across($head_dim)) }>;
+        }
+    };
+}
+
+tiles! { 32: 2; 64: 2; 128: 2; 256: 1; 512: 2; of HALF_BYTES, [E, E: Element] }
+tiles! { 32: 2; 64: 2; 128: 2; of F32_BYTES, [F32] }
+
+/// Fragments across `columns` columns.
+const fn n8(columns: u32) -> usize {
+    columns as usize / 8
+}
 
 /// What one block works with: a tile of queries, and where everything lies.
 #[derive(Clone, Copy)]
@@ -47,7 +125,7 @@ struct Block {
     q_tile: SharedTile,
     k_tile: SharedTile,
     v_tile: SharedTile,
-    /// Where warps divide the columns: see `columns.rs`.
+    /// Where warps divide the columns: see `mainloop.rs`.
     exchange: u32,
     team: Team,
     /// The warp's first row in the tile.
@@ -63,12 +141,12 @@ struct Block {
 /// One tile of queries: see the module's pseudo-code.
 ///
 /// # Safety
-/// The launch is as [`Blocks::FOOTPRINT`] says; tensors are as [`ForwardParams`] says, of at most `T::HEAD_DIM` columns.
+/// The launch is as [`Blocks::CONFIG`] says; tensors are as [`ForwardParams`] says, of at most `T::HEAD_DIM` columns.
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn forward<E: Products, T: Blocks>(p: &ForwardParams) {
     const { T::CONSISTENT };
     const { assert!(T::ROW_BYTES == T::HEAD_DIM * E::BYTES) };
-    let config = const { T::FOOTPRINT };
+    let config = const { T::CONFIG };
     // SAFETY: the caller's contract.
     let Some(place) = (unsafe { place(p) }) else {
         return;
@@ -144,7 +222,7 @@ pub unsafe fn forward<E: Products, T: Blocks>(p: &ForwardParams) {
             let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_q);
             let list = p.blocks.list(batch_idx, head_idx, tile.q_block);
             copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
-            let (mut output, sums) = listed::attend_listed::<E, T>(&block, p, list);
+            let (mut output, sums) = mainloop::attend_listed::<E, T>(&block, p, list);
             store::<E, T>(&block, p, (o, lse), tile.head, &mut output, sums);
             return;
         }
@@ -181,7 +259,7 @@ unsafe fn record_end<T: Blocks>(p: &ForwardParams, block: &Block) {
     if T::STAMPS {
         // The tile again: no register need hold it through the loop.
         let first = special::opaque(block.queries.first);
-        let q_block = divide(first, const { T::FOOTPRINT.block_q });
+        let q_block = divide(first, const { T::CONFIG.block_q });
         let head = special::opaque(block.head);
         // SAFETY: as above.
         unsafe { record(p, ForwardTile { q_block, head }).end() };
@@ -275,7 +353,7 @@ unsafe fn store<E: Products, T: Blocks>(
             sums = add_sinks(row, sums, output, |_| sink);
         }
         if const { T::WARPS_ACROSS > 1 } {
-            columns::store::<E, T>(block, o, output);
+            mainloop::store_columns::<E, T>(block, o, output);
         } else {
             copy::store_through::<E, T::Output>(o, row, block.q_tile, tile_row, output);
         }
@@ -291,7 +369,7 @@ unsafe fn attend<E: Products, T: Blocks, const PAGES: bool>(
     block: &Block,
     p: &ForwardParams,
 ) -> (T::Output, RowValues) {
-    let config = const { T::FOOTPRINT };
+    let config = const { T::CONFIG };
     let mut o = T::Output::zero();
     let mut softmax = OnlineSoftmax::new(p.scale.scale_log2);
     let blocks = block.band.kv_blocks(block.queries, config.block_k);
@@ -340,7 +418,7 @@ unsafe fn step<E: Products, T: Blocks, X: Extent, const PAGES: bool>(
     softmax: &mut OnlineSoftmax,
     o: &mut T::Output,
 ) {
-    let config = const { T::FOOTPRINT };
+    let config = const { T::CONFIG };
     // SAFETY: as `forward`; the copies of this step have been committed. Those of the next are of a block before this one.
     unsafe {
         // S = Q Kᵀ
@@ -376,7 +454,7 @@ unsafe fn add_values<E: Products, T: Blocks>(
     weights: &T::Scores,
     o: &mut T::Output,
 ) {
-    let block_k = const { T::FOOTPRINT.block_k };
+    let block_k = const { T::CONFIG.block_k };
     // SAFETY: as `forward`; V of the step has arrived.
     unsafe {
         let mut weights = E::hold(weights);
@@ -387,4 +465,77 @@ unsafe fn add_values<E: Products, T: Blocks>(
         let v = E::right(stage::<T>(block.v_tile, i), block.warp_column / 16);
         E::multiply_add(o, E::left::<T::Scores>(weights), v, block_k);
     }
+}
+
+// Which tile a block of threads works on, and where its sequence lies.
+
+/// Which tile a block works on, and where its sequence lies.
+pub(super) struct Place {
+    pub(super) seqlen_q: u32,
+    pub(super) seqlen_k: u32,
+    pub(super) window: Window,
+    pub(super) tile: ForwardTile,
+    pub(super) batch_q: u32,
+    pub(super) batch_k: u32,
+    /// Where sequences have lengths of their own: which one.
+    pub(super) sequence: u32,
+    pub(super) q_first: u32,
+    pub(super) k_first: u32,
+    pub(super) lse: StatisticRows,
+}
+
+/// The block's tile; `None` where sequences have fewer than there may be.
+#[inline(always)]
+pub(super) unsafe fn place(p: &ForwardParams) -> Option<Place> {
+    let idx = special::block_idx_x();
+    if !spec::lengths() {
+        let tile = schedule::forward(&p.schedule, query_tile_work(&p.blocks), idx);
+        let (batch_idx, _) = batch_and_head(tile.head, p.shape.heads_q);
+        return Some(Place {
+            seqlen_q: p.shape.seqlen_q,
+            seqlen_k: p.shape.seqlen_k,
+            window: p.window,
+            tile,
+            batch_q: batch_idx,
+            batch_k: batch_idx,
+            sequence: 0,
+            q_first: 0,
+            k_first: 0,
+            lse: StatisticRows::padded(p.lse, &p.shape),
+        });
+    }
+    // SAFETY: the list has been made, and has the entry.
+    let (place, listed) = unsafe {
+        let tiles = lengths::n_listed(p.list.tiles);
+        if idx >= tiles * p.schedule.heads {
+            return None;
+        }
+        let schedule = Schedule {
+            tiles,
+            ..p.schedule
+        };
+        // The list has the longest tiles first.
+        let place = schedule::forward(&schedule, Work::Even, idx);
+        (place, lengths::listed(p.list.tiles, place.q_block))
+    };
+    Some(Place {
+        seqlen_q: listed.seqlen_q,
+        seqlen_k: listed.seqlen_k,
+        window: p.window.of_sequence(listed.seqlen_q, listed.seqlen_k),
+        tile: ForwardTile {
+            q_block: listed.block,
+            ..place
+        },
+        batch_q: p.list.batch_q(listed.sequence),
+        // A pool of pages begins at its entry 0, whatever the sequence.
+        batch_k: if spec::pages() {
+            0
+        } else {
+            p.list.batch_k(listed.sequence)
+        },
+        sequence: listed.sequence,
+        q_first: listed.q_first,
+        k_first: listed.k_first,
+        lse: StatisticRows::listed(p.lse, &p.shape, &p.list, listed),
+    })
 }

@@ -8,10 +8,8 @@
 //! columns in the same order. Of V, transposed, they are two columns of two keys: of a pair of fragments of O, one has the even columns, the
 //! other the odd ones.
 
-use core::marker::PhantomData;
-
 use super::cache::{Cache, Stage};
-use super::place::{Place, Tile};
+use super::scheduler::{Place, Tile};
 use super::{MAX_STEPS, ROWS, Tiles};
 use crate::config;
 use crate::params::ForwardParams;
@@ -25,6 +23,7 @@ use crate::tile::global::GlobalRows;
 use crate::tile::matmul::{LeftOperand, Registers};
 use crate::tile::register::Accumulator;
 use crate::tile::shared::LaneRows;
+use core::marker::PhantomData;
 
 /// K and V in `e4m3`, for queries of type `E`.
 pub struct E4m3<E> {

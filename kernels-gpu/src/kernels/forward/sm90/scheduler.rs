@@ -1,14 +1,89 @@
-//! Which query of which head a row of a tile is.
-//!
-//! Mostly a tile's rows are queries of one head. Packed, they are queries of several heads that share K and V, one head's
-//! behind the other's: of 2ⁿ heads 64 / 2ⁿ queries each. Then K and V are read once for all of these heads, and a tile of
-//! few queries is fuller. The heads of such a pack are neighbours; a pack counts as one head of the schedule. In grouped tiles the second
-//! consumer has the next queries of the same heads.
+//! How a block of threads comes by its tiles: by a counter, which the last to ask leaves at 0, as it was found.
 
 use super::Tiles;
+use super::layout::{Layout, WorkTile, place};
+use crate::attention::lengths::ListedTile;
+use crate::attention::schedule::ForwardTile;
+use crate::attention::split_kv::{n_splits, tile_and_split};
 use crate::attention::{batch_and_head, divide};
+use crate::kernels::block_list::List;
 use crate::params::TmaForwardParams;
+use crate::ptx::{atomic, mbarrier, spec, special};
+use crate::tile::ring::Ring;
 use crate::tile::warpgroup::WARPGROUP_ROWS;
+
+/// The counter.
+#[derive(Clone, Copy)]
+pub(super) struct Claims {
+    counter: u64,
+    /// How many tiles there are.
+    tiles: u32,
+    /// Whether the first tile is claimed, too.
+    all: bool,
+}
+
+impl Claims {
+    /// Of so many tiles.
+    #[inline(always)]
+    pub(super) fn new<T: Tiles>(p: &TmaForwardParams, tiles: u32) -> Claims {
+        Claims {
+            counter: p.tile_counter,
+            tiles,
+            // Blocks that wait for splits must not wait for one that is not running yet.
+            all: T::SPLITS_KV && spec::split_kv(),
+        }
+    }
+
+    /// Whether blocks claim their first tile, too.
+    #[inline(always)]
+    pub(super) const fn claims_first(self) -> bool {
+        self.all
+    }
+
+    /// Whether blocks claim a tile when the one before it ends, and not when that begins: splits are few and long.
+    #[inline(always)]
+    pub(super) const fn claims_late(self) -> bool {
+        self.all
+    }
+
+    /// The first tile.
+    ///
+    /// # Safety
+    /// The counter is there; one thread of each block claims, until it gets a tile that is not there.
+    #[inline(always)]
+    pub(super) unsafe fn first(self) -> u32 {
+        if self.all {
+            // SAFETY: the caller's contract.
+            unsafe { self.next() }
+        } else {
+            special::block_idx_x()
+        }
+    }
+
+    /// One more.
+    ///
+    /// # Safety
+    /// As [`Claims::first`].
+    #[inline(always)]
+    pub(super) unsafe fn next(self) -> u32 {
+        let blocks = special::grid_dim_x();
+        // SAFETY: the caller's contract.
+        unsafe {
+            if self.all {
+                atomic::atom_inc_u32(self.counter, self.tiles + blocks - 1)
+            } else {
+                blocks + atomic::atom_inc_u32(self.counter, self.tiles - 1)
+            }
+        }
+    }
+}
+
+// Which query of which head a row of a tile is.
+//
+// Mostly a tile's rows are queries of one head. Packed, they are queries of several heads that share K and V, one head's
+// behind the other's: of 2ⁿ heads 64 / 2ⁿ queries each. Then K and V are read once for all of these heads, and a tile of
+// few queries is fuller. The heads of such a pack are neighbours; a pack counts as one head of the schedule. In grouped tiles the second
+// consumer has the next queries of the same heads.
 
 /// How many heads share a tile.
 #[derive(Clone, Copy)]
@@ -57,14 +132,14 @@ impl PackGqa {
     #[inline(always)]
     pub(super) const fn first_row<T: Tiles>(self, head: u32, query: u32) -> (u32, u32) {
         let first_head = head >> self.heads_log2 << self.heads_log2;
-        let first_query = query & !(self.queries(T::FOOTPRINT.block_q) - 1);
+        let first_query = query & !(self.queries(T::CONFIG.block_q) - 1);
         (first_head, first_query)
     }
 
     /// How many rows of a tile from this query on are a sequence's.
     #[inline(always)]
     pub(super) fn rows_of_tile<T: Tiles>(self, first_query: u32, seqlen_q: u32) -> u32 {
-        let queries = self.queries(T::FOOTPRINT.block_q);
+        let queries = self.queries(T::CONFIG.block_q);
         let left = seqlen_q - first_query;
         let queries = if left < queries { left } else { queries };
         queries << self.heads_log2
@@ -96,6 +171,49 @@ impl PackGqa {
         } else {
             idx
         }
+    }
+}
+
+// Which tile the producer works on, and how the others hear of it.
+
+/// Where keys are divided among tiles: the tile of queries, and which split of its keys.
+#[inline(always)]
+pub(super) fn split_of<T: Tiles>(
+    p: &TmaForwardParams,
+    split_keys: u32,
+    tile: ForwardTile,
+    listed: ListedTile,
+) -> (ForwardTile, u32) {
+    if !(T::SPLITS_KV && spec::split_kv()) {
+        return (tile, 0);
+    }
+    let n = if spec::lengths() {
+        n_splits(listed.seqlen_k, split_keys)
+    } else {
+        p.split.n
+    };
+    let (q_block, split) = tile_and_split(tile.q_block, n);
+    (ForwardTile { q_block, ..tile }, split)
+}
+
+/// The blocks of keys that a block mask leaves the tile.
+#[inline(always)]
+pub(super) fn list_of(p: &TmaForwardParams, tile: ForwardTile) -> List {
+    let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_q);
+    p.blocks.list(batch_idx, head_idx, tile.q_block)
+}
+
+/// Tells the others of a tile and, where sequences have lengths of their own, what the list says of it.
+#[inline(always)]
+pub(super) unsafe fn announce(layout: Layout, slot: Ring, work: WorkTile, listed: ListedTile) {
+    // SAFETY: the slot is empty when it is written, and the place is then free.
+    unsafe {
+        layout.work_ring.await_empty(slot);
+        layout.write_work(slot.stage, work);
+        if spec::lengths() {
+            layout.write_listed(place(slot, 0), listed);
+        }
+        mbarrier::mbarrier_arrive_if(layout.work_ring.full(slot.stage), 1);
     }
 }
 
