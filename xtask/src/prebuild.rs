@@ -138,8 +138,7 @@ pub fn compare(workspace: &Workspace, revision: &str, options: &BuildPtx) -> Res
             Ok(())
         }
         false => bail!(
-            "{} of {n_compared} modules are not those of {revision}:\n{}",
-            others.len(),
+            "of {n_compared} modules, these are not as in {revision}:\n{}",
             others.join("\n")
         ),
     }

@@ -49,8 +49,8 @@ pub struct BuildPtx {
     /// Compiles one of the parts, nine at most, that rustc gets one by one: as many successive numbers as there are choose all of them.
     #[arg(long, value_name = "NUMBER")]
     part: Option<u64>,
-    /// Assembles nothing; says which modules are not byte for byte those that a revision of git has prebuilt, and fails where there are any. After code was
-    /// moved or renamed there are none.
+    /// Assembles nothing; says which modules are not byte for byte those that a revision of git has prebuilt, and fails where there are any. Code that is
+    /// renamed gives the same bytes; code that is moved, where functions are still defined in the same order: otherwise registers may have other numbers.
     #[arg(long, value_name = "REVISION", conflicts_with_all = ["cubin", "all_rows"])]
     compare: Option<String>,
 }

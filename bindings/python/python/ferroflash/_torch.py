@@ -569,16 +569,11 @@ _NODE_KERNELS = [(_NODE, "graph_forward"), (f"{_NODE}_backward", "graph_backward
 
 
 def _graph_by_python(q, k, v, code):
-    return _plain(q, k, v, *_numbers_of(code))
+    return _plain(q, k, v, *DOOR.numbers_of_code(code))
 
 
 def _graph_backward_by_python(d_o, q, k, v, o, lse, code):
-    return _plain_backward(d_o, None, q, k, v, o, lse, *_numbers_of(code))
-
-
-def _numbers_of(code: float) -> tuple[float, int | None, int | None, int]:
-    scale, *others = DOOR.numbers_of_code(code)
-    return scale, *others
+    return _plain_backward(d_o, None, q, k, v, o, lse, *DOOR.numbers_of_code(code))
 
 
 define_for_native("graph_by_python(Tensor q, Tensor k, Tensor v, float code) -> (Tensor, Tensor)", _graph_by_python)

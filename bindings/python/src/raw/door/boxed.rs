@@ -418,12 +418,7 @@ impl Serving {
         room: Handles<'a>,
         stack: &[u64],
     ) -> Result<Option<Vec<Handle<'a>>>, Failure> {
-        // It serves the door's calls, and whoever else calls the operator is told what PyTorch says without it.
-        let numbers = self
-            .shared
-            .codes
-            .numbers(f64::from_bits(stack[4]))
-            .ok_or_else(not_ours)?;
+        let numbers = self.numbers_of_code(stack[4])?;
         let qkv = [stack[0], stack[1], stack[2]].map(pointer);
         // SAFETY: as the caller promises.
         unsafe { self.outputs(room, qkv, &numbers, Order::RowsFirst) }
@@ -438,15 +433,19 @@ impl Serving {
         room: Handles<'a>,
         stack: &[u64],
     ) -> Result<Option<Vec<Handle<'a>>>, Failure> {
-        let numbers = self
-            .shared
-            .codes
-            .numbers(f64::from_bits(stack[12]))
-            .ok_or_else(not_ours)?;
+        let numbers = self.numbers_of_code(stack[12])?;
         let qkv = [stack[1], stack[2], stack[3]].map(pointer);
         let outputs = [stack[6], stack[7], stack[0]].map(pointer);
         // SAFETY: as the caller promises.
         unsafe { self.gradients(room, qkv, (outputs, None), &numbers, Order::RowsFirst) }
+    }
+
+    /// Those of a node of autograd's graph, which are known of the door's calls. Whoever else calls the operator is told that it is not implemented, as
+    /// without these kernels.
+    fn numbers_of_code(&self, dropout_p: u64) -> Result<Numbers, Failure> {
+        let numbers = self.shared.codes.numbers(f64::from_bits(dropout_p));
+        let text = "_scaled_dot_product_fused_attention_overrideable is not implemented for these tensors: ferroflash serves its own calls by it";
+        numbers.ok_or_else(|| Failure::Text(text.to_owned()))
     }
 
     /// Those of a call of SDPA; `None` of a call that PyTorch's own kernels serve, which Python's way finds the reason for.
@@ -557,11 +556,6 @@ impl Serving {
         let gradients = planned.differentiate(&room, &call, &outputs, &differentiated, order)?;
         Ok(gradients.map(|gradients| gradients.into_iter().flatten().collect()))
     }
-}
-
-/// What is said to a call of PyTorch's operator that is not the door's.
-fn not_ours() -> Failure {
-    Failure::Text("_scaled_dot_product_fused_attention_overrideable is not implemented for these tensors: ferroflash serves its own calls by it".to_owned())
 }
 
 /// softmax_scale, the keys to the left and to the right, and num_splits.

@@ -175,14 +175,12 @@ impl Door {
     /// softmax_scale, the keys to the left and to the right, and num_splits of a code.
     fn numbers_of_code(&self, code: f64) -> Option<OfCode> {
         let numbers = self.shared.codes.numbers(code)?;
-        let Numbers {
-            softmax_scale,
-            left,
-            right,
-            num_splits,
-            ..
-        } = numbers;
-        Some((softmax_scale, left, right, num_splits))
+        Some((
+            numbers.softmax_scale,
+            numbers.left,
+            numbers.right,
+            numbers.num_splits,
+        ))
     }
 
     /// How many calls native kernels have served by this door, of each operator in the order of their names above.

@@ -42,7 +42,7 @@ pub(crate) struct Planned {
     forward: Option<Py<Forward>>,
     misaligned: u64,
     shape_lse: Vec<i64>,
-    /// That of its numbers, where a native node of autograd's graph serves it.
+    /// The code of its numbers (see [`Codes`](super::words::Codes)), where a native node of autograd's graph may serve it.
     pub(super) code: Option<f64>,
     backward: Mutex<Vec<Arc<Differentiated>>>,
 }
