@@ -1,5 +1,6 @@
-//! The bindings to other frameworks: workspaces of their own, so that what they depend on stays out of the library's lock file.
+//! The bindings to other frameworks: a workspace of their own, so that what they depend on stays out of the library's lock file.
 
+use std::ffi::OsStr;
 use std::process::Command;
 
 use anyhow::Result;
@@ -8,22 +9,21 @@ use crate::test::{self, Counts};
 use crate::workspace::Workspace;
 use crate::{programs, python};
 
-/// The workspaces.
+/// The manifest of the workspace.
+pub const MANIFEST: &str = "bindings/Cargo.toml";
+
+/// Its packages. Each is built by a call of cargo of its own, since in one call what they share gets the features that any of them asks for: Burn would be
+/// tested with gemm's `rayon`, which is candle's.
 pub const FOLDERS: [&str; 3] = ["bindings/candle", "bindings/burn", python::FOLDER];
 
-/// A command of cargo in one of them.
-fn cargo(workspace: &Workspace, folder: &str, arguments: &[&str]) -> Command {
-    let mut command = Command::new(workspace.cargo());
+/// A program that runs in one of them. What cargo builds there lies in a folder of its own: a build of the library, which goes on beside it in `ci`, would
+/// have it wait.
+pub fn command(workspace: &Workspace, folder: &str, program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
     command
         .current_dir(workspace.root.join(folder))
-        .args(arguments);
-    in_one_folder(workspace, &mut command);
+        .env("CARGO_TARGET_DIR", workspace.target.join("bindings"));
     command
-}
-
-/// Has cargo compile what several of them depend on once.
-pub fn in_one_folder(workspace: &Workspace, command: &mut Command) {
-    command.env("CARGO_TARGET_DIR", workspace.target.join("bindings"));
 }
 
 /// Has clippy compile the packages of the workspace in place of rustc, as `cargo clippy` does, and refuse what it finds fault with. So what they
@@ -36,11 +36,6 @@ pub fn under_clippy(command: &mut Command) {
             "CLIPPY_ARGS",
             "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__",
         );
-}
-
-/// Whether the sources are formatted.
-pub fn fmt(workspace: &Workspace, folder: &str) -> Result<()> {
-    programs::run(&mut cargo(workspace, folder, &["fmt", "--all", "--check"]))
 }
 
 /// What burn-ferroflash has without its default features is looked at in one run of so many: Burn, which has other features then, is compiled once more for it.
@@ -61,19 +56,19 @@ pub fn build(workspace: &Workspace, folder: &str, seed: u64) -> Result<()> {
             "-D",
             "warnings",
         ];
-        programs::run(&mut cargo(workspace, folder, &alone))?;
+        programs::run(command(workspace, folder, workspace.cargo()).args(alone))?;
     }
     Ok(())
 }
 
-/// The tests of what builds without a CUDA toolkit, which the default features of some packages want.
+/// The tests that need no GPU. With candle-ferroflash goes what stands in for candle-flash-attn, without its default features, which want a CUDA toolkit.
 fn tests(workspace: &Workspace, folder: &str, flag: &str) -> Command {
-    let selection: &[&str] = match folder {
-        "bindings/burn" => &[],
-        _ => &["--workspace", "--no-default-features"],
-    };
-    let arguments = [&["test", flag], selection].concat();
-    let mut tests = cargo(workspace, folder, &arguments);
+    let mut tests = command(workspace, folder, workspace.cargo());
+    tests.args(["test", flag]);
+    if folder == "bindings/candle" {
+        let packages = ["-p", "candle-ferroflash", "-p", "candle-flash-attn"];
+        tests.args(packages).arg("--no-default-features");
+    }
     under_clippy(&mut tests);
     tests
 }

@@ -73,10 +73,8 @@ impl Run {
     fn sources(&mut self, workspace: &Workspace, seed: u64) {
         let fmt = ["fmt", "--all", "--check"];
         self.check("fmt", cargo(workspace, &fmt, &[]));
-        for binding in bindings::FOLDERS {
-            let name = format!("{binding}: fmt");
-            self.check(&name, bindings::fmt(workspace, binding));
-        }
+        let fmt = [&fmt[..], &["--manifest-path", bindings::MANIFEST]].concat();
+        self.check("bindings: fmt", cargo(workspace, &fmt, &[]));
         self.check("tidy", tidy::tidy(workspace));
         self.check("codegen", codegen::codegen(workspace, Mode::Check));
         let checked = prebuild::check(workspace, &BuildPtx::part(seed)).map(|checked| {

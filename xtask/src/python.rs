@@ -50,7 +50,7 @@ pub fn wheel(workspace: &Workspace, options: &Wheel) -> Result<()> {
     available()?;
     let python = environment(workspace, "wheel", &BUILDERS)?;
     let out = workspace.root.join(&options.out);
-    let arguments = ["--release", "--zig", "--compatibility", COMPATIBILITY];
+    let arguments = ["--zig", "--compatibility", COMPATIBILITY];
     let wheel = built(&mut maturin(workspace, &python, &out, &arguments)?, &out)?;
     let bytes = fs::metadata(&wheel)?.len();
     eprintln!("{}: {:.1} MB", wheel.display(), bytes as f64 / 1e6);
@@ -75,7 +75,6 @@ pub fn build_tested(workspace: &Workspace) -> Result<Option<(PathBuf, PathBuf)>>
     let out = workspace.target.join("python/tests-wheel");
     let mut maturin = maturin(workspace, &python, &out, &["--profile", "dev"])?;
     bindings::under_clippy(&mut maturin);
-    bindings::in_one_folder(workspace, &mut maturin);
     Ok(Some((python, built(&mut maturin, &out)?)))
 }
 
@@ -226,9 +225,8 @@ fn maturin(
     let programs_of = python.parent().context("Python lies in a folder")?;
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::iter::once(programs_of.to_owned()).chain(std::env::split_paths(&path));
-    let mut maturin = Command::new(python);
+    let mut maturin = bindings::command(workspace, FOLDER, python);
     maturin
-        .current_dir(workspace.root.join(FOLDER))
         .args(["-m", "maturin", "build", "--locked", "--out"])
         .arg(out)
         .args(arguments)

@@ -32,7 +32,7 @@ pub struct Test {
     /// Leaves out the tests whose code, comments apart, has not changed since they passed here.
     #[arg(long, conflicts_with = "full")]
     pub changed: bool,
-    /// Runs the tests of the bindings to other frameworks instead, workspaces of their own under bindings/.
+    /// Runs the tests of the bindings to other frameworks instead, a workspace of their own under bindings/.
     #[arg(long, conflicts_with_all = ["quick", "full", "changed"])]
     pub bindings: bool,
 }
