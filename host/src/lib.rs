@@ -107,10 +107,6 @@ pub mod validate;
 
 pub mod plan;
 
-pub mod estimate;
-
-pub mod timeline;
-
 pub mod backend;
 
 pub mod error;

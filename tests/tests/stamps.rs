@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 
 use ferroflash::arguments::Argument;
 use ferroflash::plan::workspace::ALIGNMENT_BYTES;
-use ferroflash::plan::{Algorithm, Backend, DeviceInfo, NoStamps, Plan, PlannedLaunch, plan};
+use ferroflash::plan::{
+    Algorithm, Backend, DeviceInfo, NoStamps, Plan, PlannedLaunch, Stamp, plan,
+};
 use ferroflash::tensor::Place;
-use ferroflash::timeline::{BadStamps, Measured, Stamp};
 use ferroflash::validate::without_tensors;
 use ferroflash::{Dtype, Mask, Pass, Problem};
 use ferroflash_kernels::emu::{self, GlobalMemory};
 use ferroflash_kernels::entry;
 use ferroflash_kernels::variants::{STAMPED, TileShape, VARIANTS};
+use ferroflash_lab::timeline::{BadStamps, Measured};
 use half::bf16;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

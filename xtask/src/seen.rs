@@ -10,13 +10,14 @@ use crate::digest;
 use crate::tidy::without_comments;
 
 /// Folders and files of the workspace that decide what a suite does.
-const SEEN: [&str; 14] = [
+const SEEN: [&str; 15] = [
     "Cargo.lock",
     "Cargo.toml",
     "host/Cargo.toml",
     "host/build",
     "host/build.rs",
     "host/driver",
+    "host/lab",
     "host/ptx",
     "host/src",
     "kernels-gpu",

@@ -1,32 +1,23 @@
 //! `ferroflash estimate`: what attention costs on a GPU, predicted. It touches no device, but for `--device`.
 
-pub mod plot;
 mod table;
 
 use std::process::ExitCode;
 
-use ferroflash::estimate::{Estimate, Gpu, estimate as predict};
-use ferroflash::{Device, Dtype, Problem, ProblemBuilder};
+use ferroflash::{Device, Dtype, ProblemBuilder};
+use ferroflash_lab::estimate::Gpu;
+use ferroflash_lab::estimate::sweep::{self, Case};
 
 use crate::arguments::EstimateArguments;
 use crate::failure::Failure;
 use crate::output;
-
-/// All schedules of all passes of one problem.
-pub struct Case {
-    /// The problem.
-    pub problem: Problem,
-    /// A pass each.
-    pub passes: Vec<Vec<Estimate>>,
-}
 
 /// Prints the predictions, and draws them if that is asked for.
 pub fn estimate(arguments: &EstimateArguments) -> Result<ExitCode, Failure> {
     let gpu = gpu(arguments)?;
     let cases = cases(arguments, &gpu)?;
     if let Some(path) = &arguments.svg {
-        let svg = plot::svg(&gpu, &cases).map_err(|error| Failure::Picture(error.to_string()))?;
-        output::replace(path, svg.as_bytes())?;
+        output::replace(path, sweep::svg(&gpu, &cases)?.as_bytes())?;
     }
     match (arguments.json, arguments.seqs) {
         (true, _) => table::print_json(&gpu, &cases),
@@ -82,13 +73,8 @@ fn cases(arguments: &EstimateArguments, gpu: &Gpu) -> Result<Vec<Case>, Failure>
         None => vec![builder],
     };
     let case = |builder: ProblemBuilder| {
-        let problem = builder.build()?;
-        let passes = arguments.pass.list().iter();
-        let passes = passes.map(|&pass| predict(&problem, gpu, pass));
-        Ok(Case {
-            problem,
-            passes: passes.collect::<Result<_, _>>()?,
-        })
+        let passes = arguments.pass.list();
+        Ok(Case::new(builder.build()?, gpu, passes)?)
     };
     builders.into_iter().map(case).collect()
 }

@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ferroflash::error::{DriverError, ProblemError};
-use ferroflash::estimate::EstimateError;
 use ferroflash::expression::ExpressionError;
+use ferroflash_lab::canvas::NotDrawn;
+use ferroflash_lab::estimate::EstimateError;
 
 use crate::profile::NcuError;
 
@@ -56,8 +57,8 @@ pub enum Failure {
     #[error(transparent)]
     Estimate(#[from] EstimateError),
     /// A picture that cannot be drawn.
-    #[error("the picture cannot be drawn: {0}")]
-    Picture(String),
+    #[error(transparent)]
+    Picture(#[from] NotDrawn),
     /// There is no GPU to be profiled.
     #[error(
         "profile measures on a GPU, and there is none: {0}; without one, --predict prints what is known beforehand"

@@ -14,7 +14,6 @@ mod kernels;
 mod lengths;
 mod mask;
 mod output;
-mod picture;
 mod posed;
 mod print;
 mod profile;

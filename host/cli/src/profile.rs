@@ -1,72 +1,29 @@
 //! `ferroflash profile`: a problem kernel by kernel, beside what the estimate and a simulation of the schedule say of it; which block of threads worked on which tile
 //! when.
-//!
-//! | file | what |
-//! |---|---|
-//! | [`table`] | tables, and JSON |
-//! | [`ncu`] | counters of the GPU, from a run of this command under `ncu` |
-//! | [`plot`] | timelines, by time stamps and simulated: what is drawn |
-//! | [`panel`] | a timeline, drawn |
 
 mod ncu;
-mod panel;
-mod plot;
-mod table;
 
 use std::process::ExitCode;
 
 use ferroflash::backend::cuda::CudaDevice;
 use ferroflash::backend::cuda::module::Statistics;
-use ferroflash::estimate::{Estimate, EstimateError, Gpu, estimate};
-use ferroflash::plan::{Backend, DeviceInfo, Plan, PlannedLaunch, plan};
+use ferroflash::plan::{Backend, PlannedLaunch, plan};
 use ferroflash::tensor::Place;
-use ferroflash::timeline::{Measured, NoTimeline, Timeline};
 use ferroflash::validate::without_tensors;
 use ferroflash::{Device, Problem};
+use ferroflash_lab::estimate::Gpu;
+use ferroflash_lab::profile::{OfPass, Profile};
 
 use crate::arguments::ProfileArguments;
-use crate::bench::launches::{self, NotMeasured, Timed};
+use crate::bench::launches::{self, Timed};
 use crate::bench::{Effort, Variant};
 use crate::failure::Failure;
 use crate::output;
+use crate::print::say;
 pub use ncu::{Ncu, NcuError};
 
 /// The GPU of `--predict`, unless another is named.
 const PREDICTED: &str = "H200";
-
-/// All that is known of a problem.
-struct Profile {
-    /// Where it runs, or would run.
-    device: DeviceInfo,
-    /// The limits that times are compared with; why there are none.
-    gpu: Result<Gpu, EstimateError>,
-    problem: Problem,
-    passes: Vec<OfPass>,
-}
-
-/// A pass.
-struct OfPass {
-    plan: Plan,
-    /// Of the plan's algorithm; `None` where it is not counted.
-    estimate: Option<Estimate>,
-    timeline: Result<Timeline, NoTimeline>,
-    /// What a stamped kernel recorded, or why none did; `None` where nothing ran.
-    measured: Option<Result<Measured, NotMeasured>>,
-    kernels: Vec<Kernel>,
-    /// Milliseconds of a call, where it was measured.
-    call_ms: Option<f64>,
-}
-
-/// A launch.
-struct Kernel {
-    launch: PlannedLaunch,
-    /// What the driver's compiler made of it.
-    compiled: Option<Statistics>,
-    /// Milliseconds, where it was measured.
-    ms: Option<f64>,
-    /// What `ncu` counted, where it was asked.
-    counters: Option<ncu::Counters>,
-}
 
 /// Measures, or predicts, and prints.
 pub fn profile(arguments: &ProfileArguments) -> Result<ExitCode, Failure> {
@@ -88,12 +45,11 @@ pub fn profile(arguments: &ProfileArguments) -> Result<ExitCode, Failure> {
         ncu.count(&mut kernels.collect::<Vec<_>>())?;
     }
     if let Some(path) = &arguments.svg {
-        let svg = plot::svg(&profile).map_err(|error| Failure::Picture(error.to_string()))?;
-        output::replace(path, svg.as_bytes())?;
+        output::replace(path, profile.svg()?.as_bytes())?;
     }
     match arguments.json {
-        true => table::print_json(&profile),
-        false => table::print(&profile),
+        true => profile.json().iter().for_each(|pass| say!("{pass}")),
+        false => say!("{}", profile.to_string().trim_end()),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -186,43 +142,3 @@ fn compiled(device: &CudaDevice, launch: &PlannedLaunch) -> Result<Statistics, F
     let kernel = device.edited_kernel(launch.variant, launch.spec, launch.edit)?;
     Ok(kernel.statistics().clone())
 }
-
-impl OfPass {
-    /// What a plan says.
-    fn new(plan: Plan, gpu: Option<&Gpu>, device: &DeviceInfo) -> OfPass {
-        let kernel = |&launch: &PlannedLaunch| Kernel {
-            launch,
-            compiled: None,
-            ms: None,
-            counters: None,
-        };
-        let estimates = gpu.and_then(|gpu| estimate(&plan.problem, gpu, plan.pass).ok());
-        let mut estimates = estimates.into_iter().flatten();
-        OfPass {
-            estimate: estimates.find(|one| one.algorithm == plan.algorithm),
-            timeline: Timeline::of_plan(&plan, device),
-            measured: None,
-            kernels: plan.launches.iter().map(kernel).collect(),
-            call_ms: None,
-            plan,
-        }
-    }
-
-    /// Milliseconds of all launches, if they were measured.
-    fn sum_ms(&self) -> Option<f64> {
-        self.kernels.iter().map(|kernel| kernel.ms).sum()
-    }
-}
-
-impl Kernel {
-    /// Blocks of threads that an SM holds: by the driver, or else by the kernel's tile config.
-    fn blocks_per_sm(&self) -> u32 {
-        let compiled = self.compiled.as_ref();
-        compiled.map_or(self.launch.variant.tile_config.blocks_per_sm, |compiled| {
-            compiled.blocks_per_sm
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests;

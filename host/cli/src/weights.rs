@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use ferroflash::{Attention, Device, Dtype, Problem, WeightsOf, WeightsRan};
+use ferroflash_lab::heat_map::HeatMap;
 
 use crate::arguments::{Rows, WeightsArguments};
 use crate::failure::Failure;
 use crate::input::{self, Bytes, Input};
 use crate::output;
-use crate::picture::Picture;
 use crate::posed::{Elements, in_words};
 use crate::print::say;
 
@@ -148,13 +148,13 @@ impl Weights {
         }
     }
 
-    fn picture(&self, problem: &Problem) -> Picture<'_> {
+    fn picture(&self, problem: &Problem) -> HeatMap<'_> {
         let WeightsOf { batch, head, rows } = &self.of;
         let title = format!(
             "attention weights: batch {batch}, head {head}, {}",
             problem.mask()
         );
-        Picture {
+        HeatMap {
             title,
             rows: rows.clone(),
             n_keys: self.ran.seqlen_k,

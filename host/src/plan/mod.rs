@@ -40,6 +40,7 @@ use ferroflash_kernels::params::{
     BackwardParams, DropoutParams, ForwardParams, KernelParams, Params, Schedule, Slot, SplitKv,
     TmaBackwardParams, TmaForwardParams,
 };
+pub use ferroflash_kernels::params::{Moment, Stamp};
 use ferroflash_kernels::spec::Constant;
 pub use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::{TileShape, Variant};
@@ -52,7 +53,7 @@ pub use operation::OperationPlan;
 pub(crate) use planned::{Lies, Planned, give};
 pub use select::kinds;
 pub use stamps::NoStamps;
-pub(crate) use standard::COLUMN_MULTIPLE;
+pub use standard::COLUMN_MULTIPLE;
 pub use thresholds::Thresholds;
 pub use workspace::WorkspaceLayout;
 

@@ -80,7 +80,7 @@ impl Plan {
     }
 
     /// The launch whose tiles a schedule orders.
-    pub(crate) fn main_launch(&self) -> Option<&PlannedLaunch> {
+    pub fn main_launch(&self) -> Option<&PlannedLaunch> {
         self.launches.iter().find(|launch| launch.is_main())
     }
 }

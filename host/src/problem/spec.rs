@@ -1,6 +1,6 @@
 //! A problem as kernels are compiled for it: constants, and the numbers of its mask.
 
-use ferroflash_kernels::attention::mask::{Bounds, Work};
+use ferroflash_kernels::attention::mask::{Band, Bounds, Work};
 use ferroflash_kernels::params::Window;
 use ferroflash_kernels::spec::{Constant, Spec};
 
@@ -40,6 +40,13 @@ impl Problem {
             distance(bounds.right, n_right),
         )
         .with_prefix(distance(bounds.prefix, Some(self.mask.prefix())))
+    }
+
+    /// Which keys queries see, in sequences of the largest lengths: by blocks, as kernels go through them.
+    pub fn band(&self) -> Band {
+        let (seqlen_q, seqlen_k) = (self.seqlen_q as u32, self.seqlen_k as u32);
+        let window = self.window_of(seqlen_q, seqlen_k);
+        Band::new(seqlen_q, seqlen_k, window, self.bounds())
     }
 
     /// What its kernels are compiled with.

@@ -244,7 +244,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::NotBuilt { pass } => {
-                write!(f, "its {} kernels are not built yet", of_pass(*pass))
+                write!(f, "its {} kernels are not built yet", pass.name())
             }
             Reason::OtherBackend { backend } => write!(f, "it does not run on {backend}"),
             Reason::NoWeights => f.write_str("it never holds the weights, which were asked for"),
@@ -356,11 +356,4 @@ fn multiples(
         f,
         "{what} is {given}; its kernels take multiples of {multiple} up to {most}"
     )
-}
-
-fn of_pass(pass: Pass) -> &'static str {
-    match pass {
-        Pass::Forward | Pass::ForwardWithWeights => "forward",
-        Pass::Backward => "backward",
-    }
 }

@@ -10,3 +10,13 @@ pub enum Pass {
     /// d_q, d_k and d_v.
     Backward,
 }
+
+impl Pass {
+    /// In which direction it goes: `forward` or `backward`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Pass::Forward | Pass::ForwardWithWeights => "forward",
+            Pass::Backward => "backward",
+        }
+    }
+}

@@ -8,9 +8,8 @@ mod stamps;
 use conformance::subject::CUDA;
 use ferroflash::arguments::Argument;
 use ferroflash::backend::cuda::{DeviceBuffer, Graph, Queue};
-use ferroflash::plan::Plan;
+use ferroflash::plan::{Plan, Stamp};
 use ferroflash::prepared::Layouts;
-use ferroflash::timeline::Stamp;
 use ferroflash::{
     Algorithm, Attention, Device, Dtype, Error, Gradients, Inputs, Layout, Mask, OutputGradients,
     Outputs, PreparedBackward, PreparedForward, Problem, Saved, Tensor, TensorMut,

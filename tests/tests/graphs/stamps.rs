@@ -1,7 +1,7 @@
 //! Stamped passes on a GPU: the bits of the calls, and a record of each tile of their plans that makes sense.
 
 use super::*;
-use ferroflash::timeline::Measured;
+use ferroflash_lab::timeline::Measured;
 
 #[test]
 fn stamped_passes_give_the_bits_of_the_calls_and_record_every_tile() {

@@ -9,8 +9,7 @@ use ferroflash::tensor::Place;
 use ferroflash::validate::{Pass, without_tensors};
 use ferroflash::{Dtype, Mask, Order, Problem};
 use ferroflash_kernels::params::{FASTEST, ORDERED, SHIFTED, Schedule};
-
-use ferroflash::timeline::backward::{Ending, Launch, TIMES, Way, run};
+use ferroflash_lab::timeline::backward::{Ending, Launch, TIMES, Way, run};
 
 /// What a plan launches.
 pub fn launch(problem: &Problem) -> Launch {

@@ -5,10 +5,9 @@ use std::collections::HashMap;
 
 use ferroflash_kernels::attention::mask::Bounds;
 use ferroflash_kernels::params::{FASTEST, ORDERED, SHIFTED, Schedule, Shape, Window};
+use ferroflash_lab::timeline::backward::{Ending, Launch, Times, run};
 use proptest::prelude::*;
 use proptest::sample::select;
-
-use ferroflash::timeline::backward::{Ending, Launch, Times, run};
 
 /// Sequences up to so long, of a few heads, in a list, or in shifted order of all tiles or of every second one, in groups of any number
 /// of heads, with any number of blocks that can be.

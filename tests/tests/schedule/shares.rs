@@ -10,9 +10,9 @@ use ferroflash::plan::schedule::{TmaBackward, numbers_of_shares, tma_backward_in
 use ferroflash_kernels::config;
 use ferroflash_kernels::params::SHIFTED;
 use ferroflash_kernels::variants::TileShape;
+use ferroflash_lab::timeline::backward::Launch;
 
 use super::idle::{idle, launch, missed, problem, simulated};
-use ferroflash::timeline::backward::Launch;
 
 /// `(heads, batch, seqlen)`: bf16, head_dim 128. Grouped heads with and without enough tiles; few heads.
 pub const CASES: [((usize, usize), usize, usize); 19] = [

@@ -1,44 +1,15 @@
 //! A page with a title, a legend in a strip of its own, panels, and notes below.
-//!
-//! Texts name a generic font and are placed by their anchors, and no font is measured: so a picture has the same bytes on every machine.
-//! The ground is white on purpose: pictures look alike on light and dark pages.
 
 use anyhow::Result;
-use plotters::coord::Shift;
+use ferroflash_lab::canvas::svg;
+pub use ferroflash_lab::canvas::{Area, FONT, INK, colours, write};
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::text_anchor::{HPos, VPos};
 
-/// Where things are drawn.
-pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-
-/// The font.
-pub const FONT: &str = "sans-serif";
-/// Of texts and axes.
-pub const INK: RGBColor = RGBColor(40, 40, 40);
 /// Of notes.
 pub const FAINT: RGBColor = RGBColor(105, 105, 105);
 /// Of the lines of a grid.
 pub const GRID: RGBColor = RGBColor(226, 226, 226);
-
-/// Colours that are told apart whatever colours an eye sees (Okabe and Ito 2008).
-pub mod colours {
-    use plotters::style::RGBColor;
-
-    /// Green.
-    pub const GREEN: RGBColor = RGBColor(0, 158, 115);
-    /// Blue.
-    pub const BLUE: RGBColor = RGBColor(0, 114, 178);
-    /// Vermilion.
-    pub const VERMILION: RGBColor = RGBColor(213, 94, 0);
-    /// Orange.
-    pub const ORANGE: RGBColor = RGBColor(230, 159, 0);
-    /// Purple.
-    pub const PURPLE: RGBColor = RGBColor(204, 121, 167);
-    /// Sky blue.
-    pub const SKY: RGBColor = RGBColor(86, 180, 233);
-    /// Grey.
-    pub const GREY: RGBColor = RGBColor(120, 120, 120);
-}
 
 /// What marks the points of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,22 +61,12 @@ pub struct Page<'a> {
 impl Page<'_> {
     /// The text of the picture; `panels` draws into the middle.
     pub fn svg(&self, panels: impl FnOnce(&Area) -> Result<()>) -> Result<String> {
-        let mut svg = String::new();
         let notes = NOTE * self.notes.len() as i32 + 20;
         let legend = if self.legend.is_empty() { 0 } else { LEGEND };
         let top = TITLE + legend;
-        let size = (self.size.0, self.size.1 + (top + notes) as u32);
-        {
-            let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
-            root.fill(&WHITE)?;
-            write(
-                &root,
-                self.title,
-                21,
-                (MARGIN, 12),
-                INK,
-                (HPos::Left, VPos::Top),
-            )?;
+        svg((self.size.0, self.size.1 + (top + notes) as u32), |root| {
+            let (left_top, left) = ((HPos::Left, VPos::Top), (HPos::Left, VPos::Center));
+            write(root, self.title, 21, (MARGIN, 12), INK, left_top)?;
             for (idx, (name, look)) in self.legend.iter().enumerate() {
                 let x = MARGIN + 4 + idx as i32 * self.entry_width;
                 let y = TITLE + LEGEND / 2;
@@ -114,42 +75,19 @@ impl Page<'_> {
                     line,
                     look.colour.stroke_width(look.width),
                 ))?;
-                mark(&root, (x + 15, y), *look)?;
-                write(
-                    &root,
-                    name,
-                    16,
-                    (x + 38, y),
-                    INK,
-                    (HPos::Left, VPos::Center),
-                )?;
+                mark(root, (x + 15, y), *look)?;
+                write(root, name, 16, (x + 38, y), INK, left)?;
             }
             let (_, rest) = root.split_vertically(top);
             let (middle, below) = rest.split_vertically(self.size.1 as i32);
             panels(&middle)?;
             for (idx, note) in self.notes.iter().enumerate() {
                 let at = (MARGIN, 12 + NOTE * idx as i32);
-                write(&below, note, 14, at, FAINT, (HPos::Left, VPos::Top))?;
+                write(&below, note, 14, at, FAINT, left_top)?;
             }
-            root.present()?;
-        }
-        Ok(svg)
+            Ok(())
+        })
     }
-}
-
-/// A text at a place.
-pub fn write(
-    area: &Area,
-    text: &str,
-    size: u32,
-    at: (i32, i32),
-    colour: RGBColor,
-    (horizontal, vertical): (HPos, VPos),
-) -> Result<()> {
-    let style = (FONT, size).into_font().color(&colour);
-    let style = style.pos(Pos::new(horizontal, vertical));
-    area.draw(&Text::new(text.to_owned(), at, style))?;
-    Ok(())
 }
 
 /// A point of a line.

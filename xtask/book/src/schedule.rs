@@ -1,14 +1,14 @@
-//! Which block of threads works on which tile when: plans of the library's own planner for a GPU of a few SMs, in the library's simulation
-//! ([`ferroflash::timeline`]).
+//! Which block of threads works on which tile when: plans of the library's own planner for a GPU of a few SMs, in the simulation
+//! ([`ferroflash_lab::timeline`]).
 
 mod picture;
 
 use anyhow::Result;
 use ferroflash::plan::{Algorithm, Backend, DeviceInfo, Plan, plan};
 use ferroflash::tensor::Place;
-use ferroflash::timeline::{Detail, STEP, Timeline, backward, forward};
 use ferroflash::validate::{Pass, without_tensors};
 use ferroflash::{Dtype, Mask, Problem};
+use ferroflash_lab::timeline::{Detail, STEP, Timeline, backward, forward};
 
 pub use picture::pictures;
 

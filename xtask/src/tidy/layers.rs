@@ -7,7 +7,7 @@ const ROOM: &str = "host/src/";
 
 /// Its modules from the bottom to the top. The CPU's attention is a layer of its own below planning, which asks it for its memory;
 /// its rows of weights lie above the backends, since they copy from a GPU.
-const LAYERS: [&str; 26] = [
+const LAYERS: [&str; 24] = [
     "dtype",
     "terms",
     "error",
@@ -19,8 +19,6 @@ const LAYERS: [&str; 26] = [
     "dropout",
     "backend::cpu",
     "plan",
-    "estimate",
-    "timeline",
     "backend",
     "backend::cpu::weights",
     "rotary",

@@ -14,7 +14,7 @@
 //! | [`decode`] | on a GPU, `--decode`: from a graph of many calls |
 //! | [`host`] | on the processor and the emulator |
 //! | [`row`] | a line of results |
-//! | [`beside`] | `--compare`: lines beside their predictions, as CSV and drawn |
+//! | [`beside`] | `--compare`: lines beside their predictions |
 
 mod beside;
 mod cases;
@@ -28,6 +28,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
 use ferroflash::{Attention, Device, Dtype, Pass, Problem};
+use ferroflash_lab::compare::Line;
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -45,7 +46,6 @@ use cases::Case;
 use decode::{Pool, SharedPool};
 pub use gpu::launches;
 use row::Row;
-pub use row::flops;
 pub use subject::{Effort, Variant, normal};
 use subject::{Ready, Results, Subject, median};
 
@@ -83,9 +83,7 @@ fn measure_all<T: Bytes>(
     let bar = ProgressBar::new(cases.len() as u64).with_style(style());
     let mut beside = Beside::new(arguments, device)?;
     if !arguments.json {
-        let header = beside
-            .as_ref()
-            .map_or_else(Row::header, |_| Beside::header());
+        let header = beside.as_ref().map_or_else(Row::header, |_| Line::header());
         say!("{header}");
     }
     let mut random = SmallRng::seed_from_u64(0);

@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use ferroflash::{
-    Algorithm, Backend, Device, Dtype, Mask, Order, Pass, Precision, Problem, SplitKv,
-};
+use ferroflash::{Algorithm, Backend, Device, Dtype, Order, Pass, Precision, Problem, SplitKv};
+use ferroflash_lab::compare::{Figures, Line};
+use ferroflash_lab::estimate::Gpu;
+use ferroflash_lab::words::{flops, pass_word};
 use serde_json::{Value, json};
 
 use super::cases::Case;
@@ -150,16 +151,15 @@ impl Row {
         }
     }
 
-    /// What was asked: the problem, the pass, and the algorithm, if it is known.
-    pub fn subject(&self) -> (Problem, Pass, Option<Algorithm>) {
-        (self.problem, self.pass, self.algorithm)
-    }
-
-    /// Milliseconds, TFLOP/s, and bytes beside inputs and outputs; or why nothing was measured.
-    pub fn figures(&self) -> Result<(f64, f64, u64), &str> {
-        let measured = self.outcome.as_ref().map_err(String::as_str)?;
-        let tflops = self.flops() / measured.ms / 1e9;
-        Ok((measured.ms, tflops, measured.extra_bytes))
+    /// The row beside what is predicted for a GPU.
+    pub fn line(&self, gpu: Option<&Gpu>) -> Line {
+        let figures = |measured: &Measured| Figures {
+            ms: measured.ms,
+            tflops: self.flops() / measured.ms / 1e9,
+            extra_bytes: measured.extra_bytes,
+        };
+        let measured = self.outcome.as_ref().map(figures).map_err(Clone::clone);
+        Line::new(self.problem, self.pass, self.algorithm, measured, gpu)
     }
 
     /// Floating-point operations.
@@ -189,14 +189,6 @@ impl Row {
         }
     }
 
-    fn pass_word(&self) -> &'static str {
-        if self.pass == Pass::Backward {
-            "bwd"
-        } else {
-            "fwd"
-        }
-    }
-
     fn dtype_word(&self) -> &'static str {
         match self.problem.dtype() {
             Dtype::Bf16 => "bf16",
@@ -217,7 +209,7 @@ impl Row {
             "S": p.seqlen_q(),
             "B": p.batch(),
             "H": p.heads_q(),
-            "p": self.pass_word(),
+            "p": pass_word(self.pass),
             "backend": self.backend.name(),
             "Sk": p.seqlen_k(),
             "Hk": p.heads_k(),
@@ -311,7 +303,7 @@ impl fmt::Display for Row {
             f,
             "{:<28} {:<4} {:<5} {:>4} {:>14} {:>6} {:>6} {:>4} {:>4} {:>4}",
             self.peer(),
-            self.pass_word(),
+            pass_word(self.pass),
             self.dtype_word(),
             p.head_dim(),
             p.mask().to_string(),
@@ -341,35 +333,6 @@ impl fmt::Display for Row {
                 }
             }
         }
-    }
-}
-
-/// Floating-point operations of a pass, as the peers count them: of sequences of these lengths, if there are any.
-pub fn flops(problem: &Problem, pass: Pass, lens: &[usize]) -> f64 {
-    let of_length = |&len: &usize| {
-        let one = problem.to_builder().seqlen(len).build();
-        one.map_or(0.0, |problem| visible(&problem))
-    };
-    let visible = match lens {
-        [] => problem.batch() as f64 * visible(problem),
-        lens => lens.iter().map(of_length).sum(),
-    };
-    let columns = match pass {
-        // S, d_q and d_k; dP and d_v.
-        Pass::Backward => 3 * problem.head_dim() + 2 * problem.head_dim_v(),
-        _ => problem.head_dim() + problem.head_dim_v(),
-    };
-    2.0 * problem.heads_q() as f64 * visible * columns as f64
-}
-
-/// Pairs of a query and a key that see each other, in a head of one sequence, as the peers count them.
-fn visible(problem: &Problem) -> f64 {
-    let (n_q, n_k) = (problem.seqlen_q() as f64, problem.seqlen_k() as f64);
-    match problem.mask() {
-        Mask::Full => n_q * n_k,
-        Mask::Causal => n_q.min(n_k) * (n_k - n_q.min(n_k) / 2.0),
-        // The peers count the pairs of a window one by one.
-        _ => problem.visible_pairs() as f64,
     }
 }
 

@@ -1,12 +1,12 @@
 //! Predictions as tables and as JSON.
 
-use ferroflash::Pass;
-use ferroflash::estimate::{Estimate, Gpu, Roof};
+use ferroflash_lab::estimate::sweep::Case;
+use ferroflash_lab::estimate::{Estimate, Gpu, Roof};
+use ferroflash_lab::words::{head_dims, sizes};
 use serde_json::json;
 
-use super::Case;
 use crate::failure::Failure;
-use crate::print::{head_dims, say, sizes};
+use crate::print::say;
 
 /// A table for each pass.
 pub fn print(gpu: &Gpu, cases: &[Case]) -> Result<(), Failure> {
@@ -47,7 +47,7 @@ fn print_pass(estimates: &[Estimate]) {
     };
     say!(
         "\n{:<10}{:>10}{:>11}{:>11}{:>9}{:>11}  {:<13}{:>11}{:>9}",
-        name(first.pass),
+        first.pass.name(),
         "GFLOP",
         "HBM MB",
         "L2 MB",
@@ -93,7 +93,7 @@ pub fn print_sweep(gpu: &Gpu, cases: &[Case]) -> Result<(), Failure> {
         problem.mask()
     );
     for (pass, estimates) in first.passes.iter().enumerate() {
-        let mut head = format!("\n{:<10}", estimates.first().map_or("", |e| name(e.pass)));
+        let mut head = format!("\n{:<10}", estimates.first().map_or("", |e| e.pass.name()));
         for estimate in estimates {
             head.push_str(&format!("{:>22}", estimate.algorithm.name()));
         }
@@ -136,7 +136,7 @@ fn print_notes(gpu: &Gpu, cases: &[Case]) {
         );
     }
     say!(
-        "\nA model: nine in ten times of flash2 and flash3 that were measured on an H200 are within 15 % of it; elsewhere it goes by analogy (documentation of ferroflash::estimate)."
+        "\nA model: nine in ten times of flash2 and flash3 that were measured on an H200 are within 15 % of it; elsewhere it goes by analogy (documentation of ferroflash_lab::estimate)."
     );
 }
 
@@ -156,7 +156,7 @@ pub fn print_json(gpu: &Gpu, cases: &[Case]) {
                 "head_dim": problem.head_dim(),
                 "head_dim_v": problem.head_dim_v(),
                 "mask": problem.mask().to_string(),
-                "pass": name(estimate.pass),
+                "pass": estimate.pass.name(),
                 "algorithm": estimate.algorithm.name(),
                 "flops": estimate.flops(),
                 "exponentials": estimate.exponentials(),
@@ -172,13 +172,5 @@ pub fn print_json(gpu: &Gpu, cases: &[Case]) {
             });
             say!("{row}");
         }
-    }
-}
-
-/// A pass's name.
-pub fn name(pass: Pass) -> &'static str {
-    match pass {
-        Pass::Backward => "backward",
-        Pass::Forward | Pass::ForwardWithWeights => "forward",
     }
 }

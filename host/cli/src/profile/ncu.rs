@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::process::Command;
 
-use super::Kernel;
+use ferroflash_lab::profile::{Counters, Kernel};
 
 /// The program.
 const PROGRAM: &str = "ncu";
@@ -49,17 +49,6 @@ pub enum NcuError {
         /// What was expected.
         expected: String,
     },
-}
-
-/// What was counted of a launch.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Counters {
-    /// Share of the kernel's cycles in which tensor cores are busy, percent.
-    pub tensor_percent: f64,
-    /// Bytes read from memory.
-    pub read_bytes: f64,
-    /// Bytes written to memory.
-    pub written_bytes: f64,
 }
 
 /// The program; who holds one has found it.

@@ -31,7 +31,7 @@ fn a_table_for_each_pass() {
         flash2         687.2      882.9     4972.4      778      138.4  compute           6087.9     3.59
                   inputs and outputs, each once: 539.0 MB
 
-        A model: nine in ten times of flash2 and flash3 that were measured on an H200 are within 15 % of it; elsewhere it goes by analogy (documentation of ferroflash::estimate).
+        A model: nine in ten times of flash2 and flash3 that were measured on an H200 are within 15 % of it; elsewhere it goes by analogy (documentation of ferroflash_lab::estimate).
     "#]].assert_eq(&stdout);
 }
 
@@ -53,7 +53,7 @@ fn a_sweep_is_printed_and_drawn() {
 
         bound by: c compute, m memory, e exponentials, l launch
 
-        A model: nine in ten times of flash2 and flash3 that were measured on an H200 are within 15 % of it; elsewhere it goes by analogy (documentation of ferroflash::estimate).
+        A model: nine in ten times of flash2 and flash3 that were measured on an H200 are within 15 % of it; elsewhere it goes by analogy (documentation of ferroflash_lab::estimate).
     "#]].assert_eq(&stdout);
     let drawn = std::fs::read_to_string(&svg).unwrap();
     for text in [

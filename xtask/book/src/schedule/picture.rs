@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use ferroflash::plan::Algorithm;
-use ferroflash::timeline::{Doing, STEP, Timeline};
+use ferroflash_lab::timeline::{Doing, STEP, Timeline};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
@@ -100,7 +100,8 @@ impl Panel {
             write(area, &name, 13, at, INK, (HPos::Center, VPos::Top))?;
         }
         let at = ((LEFT + x(end)) / 2, bottom + 23);
-        write(area, self.unit, 14, at, INK, (HPos::Center, VPos::Top))
+        let middle = (HPos::Center, VPos::Top);
+        Ok(write(area, self.unit, 14, at, INK, middle)?)
     }
 
     /// How many blocks of queries pass, where steps are told apart.

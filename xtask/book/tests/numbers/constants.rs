@@ -12,7 +12,7 @@ use super::assert_says;
 /// The model's constants are private: the chapter's are compared with the text of the code.
 #[test]
 fn constants_of_the_estimate() {
-    let path = ferroflash_book::root().join("host/src/estimate/efficiency.rs");
+    let path = ferroflash_book::root().join("host/lab/src/estimate/efficiency.rs");
     let code = fs::read_to_string(path).expect("the code is there");
     for (code_has, chapter_says) in [
         ("MEMORY: f64 = 0.91;", "| share of the bandwidth | 0.91 |"),

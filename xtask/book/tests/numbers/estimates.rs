@@ -1,9 +1,9 @@
 //! Predictions that chapters quote.
 
-use ferroflash::estimate::{Estimate, Gpu, Roof, estimate};
 use ferroflash::plan::Algorithm;
 use ferroflash::validate::Pass;
 use ferroflash::{Dtype, Problem};
+use ferroflash_lab::estimate::{Estimate, Gpu, Roof, estimate};
 
 use super::assert_says;
 

@@ -1,12 +1,12 @@
 //! Steps and shares of the schedules' pictures.
 
-use ferroflash::estimate::{Gpu, estimate};
 use ferroflash::plan::Algorithm;
-use ferroflash::timeline::Timeline;
 use ferroflash::validate::Pass;
 use ferroflash_book::schedule::{
     CAUSAL, CAUSAL_BACKWARD, FORWARD, FULL_BACKWARD, Order, Scene, steps,
 };
+use ferroflash_lab::estimate::{Gpu, estimate};
+use ferroflash_lab::timeline::Timeline;
 
 use super::assert_says;
 

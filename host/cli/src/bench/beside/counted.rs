@@ -3,21 +3,18 @@
 use std::ffi::OsString;
 
 use ferroflash::{Algorithm, Attention, Device, Order, Pass, Problem};
+use ferroflash_lab::compare::Line;
+use ferroflash_lab::words::pass_word;
 
 use crate::failure::Failure;
 use crate::mask::MaskWords;
 use crate::profile::Ncu;
 
-/// Bytes read and written by all kernels of a pass.
-pub fn bytes(
-    ncu: &Ncu,
-    device: &Device,
-    problem: &Problem,
-    pass: Pass,
-    algorithm: Option<Algorithm>,
-) -> Result<f64, Failure> {
+/// Bytes read and written by all kernels of a line's pass.
+pub fn bytes(ncu: &Ncu, device: &Device, line: &Line) -> Result<f64, Failure> {
+    let (problem, pass) = (&line.problem, line.pass);
     let attention = Attention::new(device, *problem)?;
-    let attention = match algorithm {
+    let attention = match line.algorithm {
         Some(algorithm) => attention.with_algorithm(algorithm),
         None => attention,
     };
@@ -31,10 +28,6 @@ pub fn bytes(
 
 /// The words by which this program runs a pass once.
 fn words(problem: &Problem, pass: Pass, algorithm: Algorithm) -> Vec<OsString> {
-    let passes = match pass {
-        Pass::Backward => "bwd",
-        Pass::Forward | Pass::ForwardWithWeights => "fwd",
-    };
     let order = match problem.order() {
         Order::Deterministic => "deterministic",
         Order::Fastest => "fastest",
@@ -55,7 +48,7 @@ fn words(problem: &Problem, pass: Pass, algorithm: Algorithm) -> Vec<OsString> {
     let others = [
         ("dtype", problem.dtype().to_string()),
         ("precision", problem.precision().to_string()),
-        ("passes", passes.to_owned()),
+        ("passes", pass_word(pass).to_owned()),
         ("algorithm", algorithm.name().to_owned()),
         ("order", order.to_owned()),
     ];

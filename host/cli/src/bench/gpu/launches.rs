@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use ferroflash::backend::cuda::Event;
-use ferroflash::plan::{NoStamps, Plan};
+use ferroflash::plan::Plan;
 use ferroflash::prepared::NotStamped;
-use ferroflash::timeline::{BadStamps, Measured};
 use ferroflash::{Device, Dtype, Problem};
+use ferroflash_lab::profile::NotMeasured;
+use ferroflash_lab::timeline::Measured;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -30,17 +31,6 @@ pub struct Timed {
     pub call_ms: f64,
     /// Which block of threads worked on which tile when, in one call of the stamped copy of its main kernel.
     pub measured: Result<Measured, NotMeasured>,
-}
-
-/// Why it is not known which block of threads worked on which tile.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotMeasured {
-    /// There is no stamped copy that serves.
-    #[error(transparent)]
-    NoStamps(#[from] NoStamps),
-    /// What it recorded makes no sense.
-    #[error("the time stamps make no sense: {0}")]
-    Bad(#[from] BadStamps),
 }
 
 /// Times passes of a problem on random tensors, launch by launch.

@@ -1,0 +1,90 @@
+//! What pictures share: an SVG, texts, colours.
+//!
+//! Texts name a generic font and are placed by their anchors, and no font is measured: so a picture has the same bytes on every machine.
+//! The ground is white on purpose: pictures look alike on light and dark pages.
+
+use ferroflash::Algorithm;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+/// Where things are drawn.
+pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+
+/// The font.
+pub const FONT: &str = "sans-serif";
+/// Of texts and axes.
+pub const INK: RGBColor = RGBColor(40, 40, 40);
+
+/// Why there is no picture.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the picture cannot be drawn: {0}")]
+pub struct NotDrawn(String);
+
+impl<E: std::error::Error + Send + Sync> From<DrawingAreaErrorKind<E>> for NotDrawn {
+    fn from(error: DrawingAreaErrorKind<E>) -> NotDrawn {
+        NotDrawn(error.to_string())
+    }
+}
+
+/// What drawing gives.
+pub type Drawn = Result<(), NotDrawn>;
+
+/// Colours that are told apart whatever colours an eye sees (Okabe and Ito 2008).
+pub mod colours {
+    use plotters::style::RGBColor;
+
+    /// Green.
+    pub const GREEN: RGBColor = RGBColor(0, 158, 115);
+    /// Blue.
+    pub const BLUE: RGBColor = RGBColor(0, 114, 178);
+    /// Vermilion.
+    pub const VERMILION: RGBColor = RGBColor(213, 94, 0);
+    /// Orange.
+    pub const ORANGE: RGBColor = RGBColor(230, 159, 0);
+    /// Purple.
+    pub const PURPLE: RGBColor = RGBColor(204, 121, 167);
+    /// Sky blue.
+    pub const SKY: RGBColor = RGBColor(86, 180, 233);
+    /// Grey.
+    pub const GREY: RGBColor = RGBColor(120, 120, 120);
+}
+
+/// A schedule's colour.
+pub fn colour(algorithm: Algorithm) -> RGBColor {
+    match algorithm {
+        Algorithm::Standard => colours::VERMILION,
+        Algorithm::Flash1 => colours::ORANGE,
+        Algorithm::Flash2 => colours::BLUE,
+        Algorithm::Flash3 | Algorithm::Tiled => colours::GREEN,
+    }
+}
+
+/// The text of a picture of so many pixels; `draw` fills its white ground.
+pub fn svg<E: From<NotDrawn>>(
+    size: (u32, u32),
+    draw: impl FnOnce(&Area) -> Result<(), E>,
+) -> Result<String, E> {
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        root.fill(&WHITE).map_err(NotDrawn::from)?;
+        draw(&root)?;
+        root.present().map_err(NotDrawn::from)?;
+    }
+    Ok(svg)
+}
+
+/// A text at a place.
+pub fn write(
+    area: &Area,
+    text: &str,
+    size: u32,
+    at: (i32, i32),
+    colour: RGBColor,
+    (horizontal, vertical): (HPos, VPos),
+) -> Drawn {
+    let style = (FONT, size).into_font().color(&colour);
+    let style = style.pos(Pos::new(horizontal, vertical));
+    Ok(area.draw_text(text, &style, at)?)
+}

@@ -1,0 +1,366 @@
+//! GPUs as the model sees them: a table of public numbers, or the user's own.
+
+use ferroflash::Dtype;
+use ferroflash::plan::{DeviceInfo, Thresholds};
+
+use super::EstimateError;
+
+/// The limits of a GPU that bound attention.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gpu {
+    /// Its name.
+    pub name: String,
+    /// Dense products of fp16, sums in f32: FLOP/s.
+    pub f16_flops: f64,
+    /// The same of bf16; `None`: its tensor cores have no bf16.
+    pub bf16_flops: Option<f64>,
+    /// The same of tf32, which products of f32 tensors are made of.
+    pub tf32_flops: Option<f64>,
+    /// What its memory (HBM or GDDR) gives: bytes/s.
+    pub bandwidth: f64,
+    /// Shared memory of an SM, as the compute capability has it: bytes.
+    pub sram_bytes: u64,
+    /// Number of SMs.
+    pub n_sms: u32,
+    /// The L2 cache, bytes; `None`: not published, or not given.
+    pub l2_bytes: Option<u64>,
+    /// Exponentials by the special-function units: 1/s; `None`: not given.
+    pub exponentials: Option<f64>,
+    /// Compute capability, which says which kernels run; `None`: not given.
+    pub compute_capability: Option<(u32, u32)>,
+    /// Its memory, bytes; `None`: not given.
+    pub memory_bytes: Option<u64>,
+}
+
+/// Exponentials of an SM in a clock: 16 for compute capability 5.0 to 9.0 (CUDA C++ Programming Guide, "Throughput of Native Arithmetic
+/// Instructions"), and the same on B200 (FlashAttention-4, 2026).
+const EXPONENTIALS_PER_CLOCK: f64 = 16.0;
+
+/// Shared memory that the driver keeps of each block's: bytes (CUDA C++ Programming Guide, compute capability 8.0 and newer).
+pub(super) const RESERVED_BYTES: u64 = 1024;
+
+/// A row of the table, in the units of data sheets.
+struct Row {
+    name: &'static str,
+    /// TFLOP/s.
+    f16: f64,
+    has_bf16: bool,
+    /// TFLOP/s.
+    tf32: Option<f64>,
+    /// GB/s, of 10⁹ bytes.
+    bandwidth: f64,
+    /// KB, of 1024 bytes.
+    sram: u64,
+    n_sms: u32,
+    /// MB, of 2²⁰ bytes.
+    l2: Option<u64>,
+    /// GHz.
+    boost: f64,
+    compute_capability: (u32, u32),
+    /// GB, as they are sold.
+    memory: u64,
+}
+
+impl Row {
+    fn gpu(&self) -> Gpu {
+        Gpu {
+            name: self.name.into(),
+            f16_flops: self.f16 * 1e12,
+            bf16_flops: self.has_bf16.then_some(self.f16 * 1e12),
+            tf32_flops: self.tf32.map(|tflops| tflops * 1e12),
+            bandwidth: self.bandwidth * 1e9,
+            sram_bytes: self.sram << 10,
+            n_sms: self.n_sms,
+            l2_bytes: self.l2.map(|megabytes| megabytes << 20),
+            exponentials: Some(EXPONENTIALS_PER_CLOCK * f64::from(self.n_sms) * self.boost * 1e9),
+            compute_capability: Some(self.compute_capability),
+            memory_bytes: Some(self.memory << 30),
+        }
+    }
+
+    /// Whether this is the device: its name has the row's words one behind the other, and SMs and memory are the row's.
+    fn is(&self, info: &DeviceInfo) -> bool {
+        let memory = self.memory << 30;
+        let near = memory.abs_diff(info.memory_bytes) < memory / 8;
+        let (own, given) = (words(self.name), words(&info.name));
+        let named = given.windows(own.len()).any(|given| given == own);
+        named && near && self.n_sms == info.n_sms
+    }
+}
+
+/// The words of a name, without the size of the memory: that is compared itself.
+fn words(name: &str) -> Vec<String> {
+    let parts = name.split(|c: char| !c.is_alphanumeric());
+    let words = parts.map(str::to_lowercase);
+    words
+        .filter(|word| !word.is_empty() && !word.ends_with("gb"))
+        .collect()
+}
+
+/// Peaks are dense: half of what data sheets give with sparsity. With sums in f32 they are SMs × FLOP of an SM in a clock × the boost clock, within 2 %
+/// (`tests.rs` recomputes each). Shared memory is that of the compute capability (CUDA C++ Programming Guide, "Technical Specifications per Compute
+/// Capability"). Beside each row stand the documents of the rest.
+const TABLE: [Row; 10] = [
+    // NVIDIA T4 data sheet: peak, bandwidth, memory. NVIDIA Turing GPU Architecture whitepaper: SMs, L2, clock.
+    Row {
+        name: "T4",
+        f16: 65.0,
+        has_bf16: false,
+        tf32: None,
+        bandwidth: 320.0,
+        sram: 64,
+        n_sms: 40,
+        l2: Some(4),
+        boost: 1.59,
+        compute_capability: (7, 5),
+        memory: 16,
+    },
+    // SXM2. NVIDIA V100 data sheet: peak, bandwidth, memory. NVIDIA Tesla V100 GPU Architecture whitepaper: SMs, L2, clock.
+    Row {
+        name: "V100",
+        f16: 125.0,
+        has_bf16: false,
+        tf32: None,
+        bandwidth: 900.0,
+        sram: 96,
+        n_sms: 80,
+        l2: Some(6),
+        boost: 1.53,
+        compute_capability: (7, 0),
+        memory: 16,
+    },
+    AMPERE,
+    // SXM4 of 40 GB: bandwidth and memory are of the A100 whitepaper.
+    Row {
+        name: "A100 40GB",
+        bandwidth: 1555.0,
+        memory: 40,
+        ..AMPERE
+    },
+    // PCIe of 80 GB: the bandwidth is of the A100 data sheet.
+    Row {
+        name: "A100 PCIe",
+        bandwidth: 1935.0,
+        ..AMPERE
+    },
+    // NVIDIA L4 data sheet: peaks (242 and 120 TFLOP/s with sparsity), bandwidth, memory. NVIDIA Ada GPU Architecture whitepaper: SMs, L2, clock.
+    Row {
+        name: "L4",
+        f16: 121.0,
+        has_bf16: true,
+        tf32: Some(60.0),
+        bandwidth: 300.0,
+        sram: 100,
+        n_sms: 58,
+        l2: Some(48),
+        boost: 2.04,
+        compute_capability: (8, 9),
+        memory: 24,
+    },
+    // NVIDIA Ada GPU Architecture whitepaper: all. With sums in f32 its tensor cores are half as fast as with sums in fp16.
+    Row {
+        name: "RTX 4090",
+        f16: 165.2,
+        has_bf16: true,
+        tf32: Some(82.6),
+        bandwidth: 1008.0,
+        sram: 100,
+        n_sms: 128,
+        l2: Some(72),
+        boost: 2.52,
+        compute_capability: (8, 9),
+        memory: 24,
+    },
+    HOPPER,
+    H200,
+    // HGX. NVIDIA Blackwell data sheet: fp16 (4.5 PFLOP/s with sparsity), bandwidth, memory. 148 SMs and 8192 FLOP in a clock: FlashAttention-4 (2026). Derived:
+    // tf32 is half of fp16, as on every other GPU (the data sheet rounds its 2.25 PFLOP/s with sparsity to 2.2), and the clock is the peak divided by SMs and
+    // FLOP in a clock. The L2 cache is what the driver reports, 126.5 MB (pytorch/ao, pull request 4002).
+    Row {
+        name: "B200",
+        f16: 2250.0,
+        has_bf16: true,
+        tf32: Some(1125.0),
+        bandwidth: 7700.0,
+        sram: 228,
+        n_sms: 148,
+        l2: Some(126),
+        boost: 1.86,
+        compute_capability: (10, 0),
+        memory: 180,
+    },
+];
+
+/// SXM4 of 80 GB. NVIDIA A100 data sheet: peaks, bandwidth, memory. NVIDIA A100 Tensor Core GPU Architecture whitepaper: SMs, L2, clock.
+const AMPERE: Row = Row {
+    name: "A100",
+    f16: 312.0,
+    has_bf16: true,
+    tf32: Some(156.0),
+    bandwidth: 2039.0,
+    sram: 164,
+    n_sms: 108,
+    l2: Some(40),
+    boost: 1.41,
+    compute_capability: (8, 0),
+    memory: 80,
+};
+
+/// SXM5. NVIDIA H100 Tensor Core GPU Architecture whitepaper: peaks, SMs, L2, the boost clock of tensor cores. NVIDIA H100 data sheet: bandwidth, memory.
+const HOPPER: Row = Row {
+    name: "H100",
+    f16: 989.4,
+    has_bf16: true,
+    tf32: Some(494.7),
+    bandwidth: 3350.0,
+    sram: 228,
+    n_sms: 132,
+    l2: Some(50),
+    boost: 1.83,
+    compute_capability: (9, 0),
+    memory: 80,
+};
+
+/// SXM. NVIDIA H200 data sheet: bandwidth, memory; the chip is H100's.
+const H200: Row = Row {
+    name: "H200",
+    bandwidth: 4800.0,
+    memory: 141,
+    ..HOPPER
+};
+
+impl Gpu {
+    /// That of the record.
+    pub(super) fn h200() -> Gpu {
+        H200.gpu()
+    }
+
+    /// A GPU of the table, by its name in letters of either case: T4, V100, A100 (SXM, 80 GB), A100 40GB, A100 PCIe (80 GB), L4, RTX
+    /// 4090, H100, H200, B200.
+    pub fn named(name: &str) -> Result<Gpu, EstimateError> {
+        let plain = |name: &str| name.replace([' ', '-', '_'], "").to_lowercase();
+        let row = TABLE.iter().find(|row| plain(row.name) == plain(name));
+        row.map(Row::gpu).ok_or_else(|| EstimateError::UnknownGpu {
+            given: name.into(),
+            allowed: Gpu::names(),
+        })
+    }
+
+    /// The names of the table.
+    pub fn names() -> String {
+        TABLE.map(|row| row.name).join(", ")
+    }
+
+    /// The user's own: a peak of the problem's type in FLOP/s, a bandwidth in bytes/s, shared memory of an SM in bytes, a number of SMs.
+    /// Its L2 cache and special-function units do not count, and which kernels run is not known.
+    pub fn custom(
+        peak: f64,
+        bandwidth: f64,
+        sram_bytes: u64,
+        n_sms: u32,
+    ) -> Result<Gpu, EstimateError> {
+        positive("peak", peak)?;
+        positive("bandwidth", bandwidth)?;
+        positive("sram", sram_bytes as f64)?;
+        positive("sms", f64::from(n_sms))?;
+        Ok(Gpu {
+            name: "custom GPU".into(),
+            f16_flops: peak,
+            bf16_flops: Some(peak),
+            tf32_flops: Some(peak),
+            bandwidth,
+            sram_bytes,
+            n_sms,
+            l2_bytes: None,
+            exponentials: None,
+            compute_capability: None,
+            memory_bytes: None,
+        })
+    }
+
+    /// The GPU that is present. A device does not say its peak and its bandwidth, so they come from the row of the table that has its name,
+    /// its number of SMs and its memory.
+    pub fn of_device(info: &DeviceInfo) -> Result<Gpu, EstimateError> {
+        let rows = TABLE.iter().filter(|row| row.is(info));
+        // "A100 PCIe" is "A100", too.
+        let row = rows.max_by_key(|row| words(row.name).len());
+        let row = row.ok_or_else(|| EstimateError::UnknownDevice {
+            name: info.name.clone(),
+            n_sms: info.n_sms,
+            memory_bytes: info.memory_bytes,
+            allowed: Gpu::names(),
+        })?;
+        let gpu = row.gpu();
+        Ok(Gpu {
+            name: info.name.clone(),
+            memory_bytes: Some(info.memory_bytes),
+            ..gpu
+        })
+    }
+
+    /// Its limits as planning takes them; `None` where its compute capability or its memory is not given.
+    pub fn device_info(&self) -> Option<DeviceInfo> {
+        Some(DeviceInfo {
+            name: self.name.clone(),
+            compute_capability: self.compute_capability?,
+            n_sms: self.n_sms,
+            shared_bytes_per_block: self.sram_bytes.saturating_sub(RESERVED_BYTES) as u32,
+            memory_bytes: self.memory_bytes?,
+            thresholds: Thresholds::MEASURED,
+        })
+    }
+
+    /// The same of any device: its peak in FLOP/s and its bandwidth in bytes/s are given.
+    pub fn of_device_with(
+        info: &DeviceInfo,
+        peak: f64,
+        bandwidth: f64,
+    ) -> Result<Gpu, EstimateError> {
+        let sram_bytes = u64::from(info.shared_bytes_per_block) + RESERVED_BYTES;
+        Ok(Gpu {
+            name: info.name.clone(),
+            compute_capability: Some(info.compute_capability),
+            memory_bytes: Some(info.memory_bytes),
+            ..Gpu::custom(peak, bandwidth, sram_bytes, info.n_sms)?
+        })
+    }
+
+    /// What its tensor cores make of products of this type, dense: FLOP/s.
+    pub fn peak(&self, dtype: Dtype) -> Result<f64, EstimateError> {
+        let peak = match dtype {
+            Dtype::F16 => Some(self.f16_flops),
+            Dtype::Bf16 => self.bf16_flops,
+            Dtype::F32 => self.tf32_flops,
+        };
+        peak.ok_or_else(|| EstimateError::Dtype {
+            gpu: self.name.clone(),
+            given: dtype,
+            allowed: match (self.bf16_flops, self.tf32_flops) {
+                (None, None) => "f16",
+                (Some(_), None) => "f16 and bf16",
+                (None, Some(_)) => "f16 and f32",
+                (Some(_), Some(_)) => "f16, bf16 and f32",
+            },
+        })
+    }
+
+    /// Whether it is of Hopper's architecture, where `wgmma` is faster than `mma.sync`.
+    pub(super) fn is_hopper(&self) -> bool {
+        self.compute_capability == Some((9, 0))
+    }
+
+    /// Shared memory that one block may ask for: bytes.
+    pub(super) fn block_bytes(&self) -> u64 {
+        self.sram_bytes.saturating_sub(RESERVED_BYTES)
+    }
+}
+
+fn positive(argument: &'static str, given: f64) -> Result<(), EstimateError> {
+    match given.is_finite() && given > 0.0 {
+        true => Ok(()),
+        false => Err(EstimateError::NotPositive { argument, given }),
+    }
+}
+
+#[cfg(test)]
+mod tests;
