@@ -29,7 +29,7 @@ const PREDICTED: &str = "H200";
 pub fn profile(arguments: &ProfileArguments) -> Result<ExitCode, Failure> {
     let problem = problem(arguments)?;
     if arguments.once {
-        launches::once(&gpu_device()?, problem, &variants(arguments))?;
+        launches::times(&gpu_device()?, problem, &variants(arguments), None)?;
         return Ok(ExitCode::SUCCESS);
     }
     let ncu = match arguments.ncu {
@@ -109,7 +109,7 @@ fn measured(arguments: &ProfileArguments, problem: Problem) -> Result<Profile, F
         warm_up_ms: arguments.warm_up,
         rep_ms: arguments.rep,
     };
-    let timed = launches::times(&device, problem, &variants(arguments), effort)?;
+    let timed = launches::times(&device, problem, &variants(arguments), Some(effort))?;
     let mut passes = Vec::new();
     for Timed {
         plan,

@@ -6,7 +6,7 @@
 use ferroflash::Algorithm;
 use plotters::coord::Shift;
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::text_anchor::Pos;
 
 /// Where things are drawn.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -75,16 +75,42 @@ pub fn svg<E: From<NotDrawn>>(
     Ok(svg)
 }
 
-/// A text at a place.
-pub fn write(
+/// Which point of a text lies at its place.
+pub mod anchor {
+    use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+    const fn of(h_pos: HPos, v_pos: VPos) -> Pos {
+        Pos { h_pos, v_pos }
+    }
+
+    /// Its upper left corner.
+    pub const TOP_LEFT: Pos = of(HPos::Left, VPos::Top);
+    /// Its lower left corner.
+    pub const BOTTOM_LEFT: Pos = of(HPos::Left, VPos::Bottom);
+    /// The middle of its upper edge.
+    pub const TOP: Pos = of(HPos::Center, VPos::Top);
+    /// The middle of its left edge.
+    pub const LEFT: Pos = of(HPos::Left, VPos::Center);
+    /// The middle of its right edge.
+    pub const RIGHT: Pos = of(HPos::Right, VPos::Center);
+    /// Its middle.
+    pub const CENTER: Pos = of(HPos::Center, VPos::Center);
+}
+
+/// A text of [`INK`] at a place.
+pub fn write(area: &Area, text: &str, size: u32, at: (i32, i32), anchor: Pos) -> Drawn {
+    write_in(area, text, size, at, INK, anchor)
+}
+
+/// A text of any colour at a place.
+pub fn write_in(
     area: &Area,
     text: &str,
     size: u32,
     at: (i32, i32),
     colour: RGBColor,
-    (horizontal, vertical): (HPos, VPos),
+    anchor: Pos,
 ) -> Drawn {
-    let style = (FONT, size).into_font().color(&colour);
-    let style = style.pos(Pos::new(horizontal, vertical));
+    let style = (FONT, size).into_font().color(&colour).pos(anchor);
     Ok(area.draw_text(text, &style, at)?)
 }

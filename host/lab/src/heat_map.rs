@@ -6,9 +6,8 @@
 use std::ops::Range;
 
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::canvas::{Area, Drawn, FONT, INK, NotDrawn, svg, write};
+use crate::canvas::{Area, Drawn, FONT, INK, NotDrawn, anchor, svg, write};
 
 /// Cells of a side.
 const MAX_CELLS: usize = 512;
@@ -29,7 +28,6 @@ const SCALE_WIDTH: i32 = 16;
 const SCALE_HEIGHT: i32 = 200;
 /// Least width of the cells' room: for the title.
 const MIN_WIDTH: i32 = 320;
-const TOP_LEFT: (HPos, VPos) = (HPos::Left, VPos::Top);
 /// Steps of colour.
 const N_COLOURS: u32 = 255;
 
@@ -96,24 +94,19 @@ impl HeatMap<'_> {
     pub fn svg(&self) -> Result<String, NotDrawn> {
         let queries = Side::new(self.rows.clone(), HEIGHT);
         let keys = Side::new(0..self.n_keys, WIDTH);
-        let (width, height) = (
-            keys.pixels().max(MIN_WIDTH),
-            queries.pixels().max(SCALE_HEIGHT),
-        );
-        let size = (
-            (LEFT + width + RIGHT) as u32,
-            (TOP + height + BOTTOM) as u32,
-        );
+        let width = keys.pixels().max(MIN_WIDTH);
+        let height = TOP + queries.pixels().max(SCALE_HEIGHT) + BOTTOM;
+        let size = ((LEFT + width + RIGHT) as u32, height as u32);
         let cells = self.pooled(queries, keys);
         let largest = cells.iter().flatten().copied().fold(0.0, f32::max);
         let largest = if largest > 0.0 { largest } else { 1.0 };
         svg(size, |root| {
-            text(root, &self.title, 17, (LEFT, 12), TOP_LEFT)?;
+            write(root, &self.title, 17, (LEFT, 12), anchor::TOP_LEFT)?;
             draw_cells(root, &cells, largest, (queries, keys))?;
             draw_axes(root, queries, keys)?;
             draw_scale(root, largest, LEFT + width + SCALE_GAP)?;
             let y = TOP + queries.pixels() + 58;
-            text(root, &note(queries, keys), 12, (LEFT, y), TOP_LEFT)
+            write(root, &note(queries, keys), 12, (LEFT, y), anchor::TOP_LEFT)
         })
     }
 
@@ -195,44 +188,24 @@ fn draw_axes(area: &Area, queries: Side, keys: Side) -> Drawn {
     for (key, middle) in keys.ticks() {
         let x = LEFT + middle;
         line(area, (x, bottom), (x, bottom + 5))?;
-        text(
-            area,
-            &key.to_string(),
-            13,
-            (x, bottom + 8),
-            (HPos::Center, VPos::Top),
-        )?;
+        write(area, &key.to_string(), 13, (x, bottom + 8), anchor::TOP)?;
     }
     for (query, middle) in queries.ticks() {
         let y = TOP + middle;
         line(area, (LEFT - 5, y), (LEFT, y))?;
-        text(
-            area,
-            &query.to_string(),
-            13,
-            (LEFT - 8, y),
-            (HPos::Right, VPos::Center),
-        )?;
+        write(area, &query.to_string(), 13, (LEFT - 8, y), anchor::RIGHT)?;
     }
     let middle = LEFT + keys.pixels() / 2;
-    text(
-        area,
-        "key index",
-        15,
-        (middle, bottom + 30),
-        (HPos::Center, VPos::Top),
-    )?;
+    write(area, "key index", 15, (middle, bottom + 30), anchor::TOP)?;
     let upwards = (FONT, 15).into_font().transform(FontTransform::Rotate270);
-    let upwards = upwards
-        .color(&INK)
-        .pos(Pos::new(HPos::Center, VPos::Center));
+    let upwards = upwards.color(&INK).pos(anchor::CENTER);
     let at = (LEFT - 60, TOP + queries.pixels() / 2);
     area.draw(&Text::new("query index", at, upwards))?;
     Ok(())
 }
 
 fn draw_scale(area: &Area, largest: f32, x: i32) -> Drawn {
-    text(area, "weight", 13, (x, TOP - 8), (HPos::Left, VPos::Bottom))?;
+    write(area, "weight", 13, (x, TOP - 8), anchor::BOTTOM_LEFT)?;
     for y in 0..SCALE_HEIGHT {
         let part = (SCALE_HEIGHT - 1 - y) as f32 / (SCALE_HEIGHT - 1) as f32;
         let step = (part * N_COLOURS as f32).round() as u32;
@@ -244,13 +217,7 @@ fn draw_scale(area: &Area, largest: f32, x: i32) -> Drawn {
         let right = x + SCALE_WIDTH;
         line(area, (right, y), (right + 4, y))?;
         let weight = number(largest * part * part, largest);
-        text(
-            area,
-            &weight,
-            12,
-            (right + 8, y),
-            (HPos::Left, VPos::Center),
-        )?;
+        write(area, &weight, 12, (right + 8, y), anchor::LEFT)?;
     }
     Ok(())
 }
@@ -266,10 +233,6 @@ fn number(weight: f32, largest: f32) -> String {
 fn line(area: &Area, from: (i32, i32), to: (i32, i32)) -> Drawn {
     area.draw(&PathElement::new(vec![from, to], INK))?;
     Ok(())
-}
-
-fn text(area: &Area, what: &str, size: u32, at: (i32, i32), anchors: (HPos, VPos)) -> Drawn {
-    write(area, what, size, at, INK, anchors)
 }
 
 #[cfg(test)]

@@ -2,9 +2,8 @@
 
 use anyhow::Result;
 use ferroflash_lab::canvas::svg;
-pub use ferroflash_lab::canvas::{Area, FONT, INK, colours, write};
+pub use ferroflash_lab::canvas::{Area, FONT, INK, anchor, colours, write, write_in};
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, VPos};
 
 /// Of notes.
 pub const FAINT: RGBColor = RGBColor(105, 105, 105);
@@ -65,8 +64,7 @@ impl Page<'_> {
         let legend = if self.legend.is_empty() { 0 } else { LEGEND };
         let top = TITLE + legend;
         svg((self.size.0, self.size.1 + (top + notes) as u32), |root| {
-            let (left_top, left) = ((HPos::Left, VPos::Top), (HPos::Left, VPos::Center));
-            write(root, self.title, 21, (MARGIN, 12), INK, left_top)?;
+            write(root, self.title, 21, (MARGIN, 12), anchor::TOP_LEFT)?;
             for (idx, (name, look)) in self.legend.iter().enumerate() {
                 let x = MARGIN + 4 + idx as i32 * self.entry_width;
                 let y = TITLE + LEGEND / 2;
@@ -76,14 +74,14 @@ impl Page<'_> {
                     look.colour.stroke_width(look.width),
                 ))?;
                 mark(root, (x + 15, y), *look)?;
-                write(root, name, 16, (x + 38, y), INK, left)?;
+                write(root, name, 16, (x + 38, y), anchor::LEFT)?;
             }
             let (_, rest) = root.split_vertically(top);
             let (middle, below) = rest.split_vertically(self.size.1 as i32);
             panels(&middle)?;
             for (idx, note) in self.notes.iter().enumerate() {
                 let at = (MARGIN, 12 + NOTE * idx as i32);
-                write(&below, note, 14, at, FAINT, left_top)?;
+                write_in(&below, note, 14, at, FAINT, anchor::TOP_LEFT)?;
             }
             Ok(())
         })
@@ -149,14 +147,7 @@ impl Chart<'_> {
             }
         };
         let (top, chart) = area.split_vertically(26);
-        write(
-            &top,
-            self.title,
-            17,
-            (MARGIN + 58, 8),
-            INK,
-            (HPos::Left, VPos::Top),
-        )?;
+        write(&top, self.title, 17, (MARGIN + 58, 8), anchor::TOP_LEFT)?;
         let mut chart = ChartBuilder::on(&chart)
             .margin_left(MARGIN)
             .margin_right(MARGIN + 4)

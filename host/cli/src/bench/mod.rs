@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
 use ferroflash::{Attention, Device, Dtype, Pass, Problem};
-use ferroflash_lab::compare::Line;
+use ferroflash_lab::compare::HEADER;
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -83,7 +83,9 @@ fn measure_all<T: Bytes>(
     let bar = ProgressBar::new(cases.len() as u64).with_style(style());
     let mut beside = Beside::new(arguments, device)?;
     if !arguments.json {
-        let header = beside.as_ref().map_or_else(Row::header, |_| Line::header());
+        let header = beside
+            .as_ref()
+            .map_or_else(Row::header, |_| HEADER.to_owned());
         say!("{header}");
     }
     let mut random = SmallRng::seed_from_u64(0);

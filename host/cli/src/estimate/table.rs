@@ -46,16 +46,8 @@ fn print_pass(estimates: &[Estimate]) {
         return;
     };
     say!(
-        "\n{:<10}{:>10}{:>11}{:>11}{:>9}{:>11}  {:<13}{:>11}{:>9}",
-        first.pass.name(),
-        "GFLOP",
-        "HBM MB",
-        "L2 MB",
-        "FLOP/B",
-        "extra MB",
-        "bound by",
-        "µs",
-        "speed-up"
+        "\n{:<10}     GFLOP     HBM MB      L2 MB   FLOP/B   extra MB  bound by              µs speed-up",
+        first.pass.name()
     );
     for estimate in estimates {
         let megabytes = |bytes: u64| format!("{:.1}", bytes as f64 / 1e6);

@@ -38,6 +38,9 @@ pub struct Figures {
     pub extra_bytes: u64,
 }
 
+/// Heads of the table's columns.
+pub const HEADER: &str = "pass   mask    D      S    B    H schedule          ms  TFLOP/s     HBM MB     by ncu   extra MB predicted ms  ratio  bound by";
+
 /// All lines as CSV, under a line of names.
 pub fn csv(lines: &[Line]) -> String {
     let mut text = "pass,mask,dtype,head_dim,seqlen_q,seqlen_k,batch,heads_q,heads_k,schedule,ms,tflops,hbm_bytes,ncu_bytes,extra_bytes,predicted_ms,bound_by,error\n".to_owned();
@@ -76,27 +79,6 @@ impl Line {
             predicted: gpu.and_then(of),
             counted_bytes: None,
         }
-    }
-
-    /// Heads of the columns.
-    pub fn header() -> String {
-        format!(
-            "{:<4} {:>6} {:>4} {:>6} {:>4} {:>4} {:<9} {:>10} {:>8} {:>10} {:>10} {:>10} {:>12} {:>6}  bound by",
-            "pass",
-            "mask",
-            "D",
-            "S",
-            "B",
-            "H",
-            "schedule",
-            "ms",
-            "TFLOP/s",
-            "HBM MB",
-            "by ncu",
-            "extra MB",
-            "predicted ms",
-            "ratio"
-        )
     }
 
     /// The schedule's name.

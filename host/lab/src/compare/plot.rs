@@ -7,12 +7,11 @@ mod tests;
 
 use ferroflash::{Algorithm, Mask, Pass};
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, VPos};
 
 use axis::{Axis, bytes, draw_break, number, range};
 
 use super::Line;
-use crate::canvas::{self, Area, Drawn, FONT, NotDrawn, colour, write};
+use crate::canvas::{self, Area, Drawn, FONT, NotDrawn, anchor, colour, write_in};
 use crate::estimate::Gpu;
 use crate::words::pass_word;
 
@@ -44,13 +43,7 @@ impl Group<'_> {
 
     /// The schedules, in the order of their lines.
     fn schedules(&self) -> Vec<Algorithm> {
-        let mut schedules = Vec::new();
-        for schedule in self.lines.iter().filter_map(|line| line.algorithm) {
-            if !schedules.contains(&schedule) {
-                schedules.push(schedule);
-            }
-        }
-        schedules
+        schedules(self.lines.iter().copied())
     }
 
     /// Points of a schedule: length, and value.
@@ -62,6 +55,17 @@ impl Group<'_> {
         own.filter_map(|line| Some((line.problem.seqlen_q() as f64, value(line)?)))
             .collect()
     }
+}
+
+/// The schedules of lines, each once.
+fn schedules<'a>(lines: impl Iterator<Item = &'a Line>) -> Vec<Algorithm> {
+    let mut schedules = Vec::new();
+    for schedule in lines.filter_map(|line| line.algorithm) {
+        if !schedules.contains(&schedule) {
+            schedules.push(schedule);
+        }
+    }
+    schedules
 }
 
 /// The text of the picture.
@@ -80,7 +84,7 @@ pub fn svg(gpu: Option<&Gpu>, lines: &[Line]) -> Result<String, NotDrawn> {
     };
     canvas::svg((3 * WIDTH, LEGEND + HEIGHT * n_rows as u32), |root| {
         let (top, panels) = root.split_vertically(LEGEND);
-        legend(&top, &groups)?;
+        legend(&top, lines)?;
         for (group, row) in groups.iter().zip(panels.split_evenly((n_rows, 1))) {
             let panels = row.split_evenly((1, 3));
             by_length(&panels[0], group, &time)?;
@@ -265,17 +269,10 @@ fn roofline(area: &Area, group: &Group, gpu: &Gpu) -> Drawn {
 }
 
 /// Names of the schedules, above all panels.
-fn legend(area: &Area, groups: &[Group]) -> Drawn {
-    let mut schedules: Vec<Algorithm> = groups.iter().flat_map(Group::schedules).collect();
-    let mut seen = Vec::new();
-    schedules.retain(|schedule| {
-        let is_new = !seen.contains(schedule);
-        seen.push(*schedule);
-        is_new
-    });
-    const LEFT: (HPos, VPos) = (HPos::Left, VPos::Center);
+fn legend(area: &Area, lines: &[Line]) -> Drawn {
+    let schedules = schedules(lines.iter());
     let middle = LEGEND as i32 / 2;
-    let name = |text: &str, x| write(area, text, 16, (x, middle), BLACK, LEFT);
+    let name = |text: &str, x| write_in(area, text, 16, (x, middle), BLACK, anchor::LEFT);
     for (idx, schedule) in schedules.iter().enumerate() {
         let (x, colour) = (16 + 130 * idx as i32, colour(*schedule));
         let line = vec![(x, middle), (x + 30, middle)];

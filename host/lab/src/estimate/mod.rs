@@ -48,7 +48,7 @@
 //!
 //! A launch takes as long as the roof that binds it: FLOPs by the tensor cores' peak, exponentials by the special-function units', bytes by the memory's
 //! bandwidth, each times the share of it that kernels reach (`estimate/efficiency.rs` has each constant, measured by this project, with its record). Launches
-//! follow one another, and each costs [`LAUNCH_SECONDS`](constant@LAUNCH_SECONDS) more; the call costs as much once again.
+//! follow one another, and each costs `LAUNCH` more (there, too); the call costs as much once again.
 //!
 //! flash1, flash2 and flash3 are timed by their tiles; one of flash1's is a whole head. A tile's products run at its slot's part of the speed, a slot being the place of one block of
 //! threads on an SM. Beside them it takes its beginning and its end: a latency, and its own rows by the slot's part of the bandwidth. Tiles of one length go in
@@ -97,9 +97,6 @@ pub use gpu::Gpu;
 
 use sizes::Sizes;
 use tiles::Tiles;
-
-/// What each launch costs beside its work, in seconds.
-pub const LAUNCH_SECONDS: f64 = efficiency::LAUNCH;
 
 /// What bounds the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

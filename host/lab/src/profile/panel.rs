@@ -1,9 +1,8 @@
 //! A timeline, drawn: a row for each place of a block of threads, time to the right.
 
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, VPos};
 
-use crate::canvas::{self, Area, Drawn, INK};
+use crate::canvas::{Area, Drawn, INK, anchor, write, write_in};
 use crate::timeline::{Doing, Stretch};
 
 /// Pixels of a panel.
@@ -104,10 +103,10 @@ impl<'a> Panel<'a> {
 
     /// Draws it.
     pub fn draw(&self, area: &Area) -> Drawn {
-        let left = (HPos::Left, VPos::Top);
-        write(area, &self.title, 17, (LEFT, 8), left)?;
+        write(area, &self.title, 17, (LEFT, 8), anchor::TOP_LEFT)?;
         for (nth, line) in self.caption.iter().enumerate() {
-            write(area, line, 14, (LEFT, CAPTION + LINE * nth as i32), left)?;
+            let at = (LEFT, CAPTION + LINE * nth as i32);
+            write(area, line, 14, at, anchor::TOP_LEFT)?;
         }
         match self.picture.rows.is_empty() {
             true => Ok(()),
@@ -126,7 +125,7 @@ impl<'a> Panel<'a> {
             area.draw(&Rectangle::new(ground, IDLE.filled()))?;
             if idx.is_multiple_of(self.every()) {
                 let at = (LEFT - 6, top + self.row / 2);
-                write(area, &lane.name, 12, at, (HPos::Right, VPos::Center))?;
+                write(area, &lane.name, 12, at, anchor::RIGHT)?;
             }
             for stretch in lane.stretches {
                 let (from, until) = (self.x(stretch.from), self.x(stretch.until));
@@ -175,7 +174,7 @@ impl<'a> Panel<'a> {
             return Ok(());
         }
         let at = ((from + until) / 2, top + self.row / 2);
-        canvas::write(area, &name, 11, at, WHITE, (HPos::Center, VPos::Center))
+        write_in(area, &name, 11, at, WHITE, anchor::CENTER)
     }
 
     fn draw_axis(&self, area: &Area) -> Drawn {
@@ -189,11 +188,10 @@ impl<'a> Panel<'a> {
             let tick = vec![(place, bottom), (place, bottom + 5)];
             area.draw(&PathElement::new(tick, INK))?;
             let at = (place, bottom + 8);
-            write(area, &nth.to_string(), 12, at, (HPos::Center, VPos::Top))?;
+            write(area, &nth.to_string(), 12, at, anchor::TOP)?;
         }
         let at = (WIDTH / 2, bottom + 26);
-        let middle = (HPos::Center, VPos::Top);
-        write(area, self.picture.axis, 14, at, middle)
+        write(area, self.picture.axis, 14, at, anchor::TOP)
     }
 }
 
@@ -219,10 +217,6 @@ fn tile(stretch: &Stretch) -> Option<u32> {
         Doing::Tile { tile, .. } | Doing::Step { tile, .. } => Some(tile),
         Doing::Wait => None,
     }
-}
-
-fn write(area: &Area, text: &str, size: u32, at: (i32, i32), anchors: (HPos, VPos)) -> Drawn {
-    canvas::write(area, text, size, at, INK, anchors)
 }
 
 #[cfg(test)]

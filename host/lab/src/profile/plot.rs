@@ -36,15 +36,12 @@ impl Profile {
 /// Those of a pass.
 fn panels<'a>(profile: &Profile, pass: &'a OfPass) -> Vec<Panel<'a>> {
     let title = title(profile, pass);
-    let measured = match &pass.measured {
-        Some(Ok(measured)) => Some(of_measured(measured)),
-        Some(Err(_)) | None => None,
-    };
+    let measured = pass.measured.iter().flatten().map(of_measured);
     let simulated = match &pass.timeline {
         Ok(timeline) => of_simulated(pass, timeline),
         Err(reason) => Picture::words(format!("Not simulated: {reason}.")),
     };
-    let pictures = measured.into_iter().chain([simulated]);
+    let pictures = measured.chain([simulated]);
     pictures
         .map(|picture| Panel::new(title.clone(), picture))
         .collect()

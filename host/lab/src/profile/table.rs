@@ -131,6 +131,7 @@ fn write_idle(f: &mut fmt::Formatter<'_>, pass: &OfPass) -> fmt::Result {
 
 /// A row for each launch.
 fn write_kernels(f: &mut fmt::Formatter<'_>, pass: &OfPass) -> fmt::Result {
+    let label = |kernel: &Kernel| kernel.launch.kernel().to_string();
     let labels = pass.kernels.iter().map(|one| label(one).chars().count());
     let width = labels.max().unwrap_or(0).max("the call as a whole".len());
     let counted = pass.kernels.iter().any(|one| one.counters.is_some());
@@ -140,8 +141,8 @@ fn write_kernels(f: &mut fmt::Formatter<'_>, pass: &OfPass) -> fmt::Result {
     };
     writeln!(
         f,
-        "{:<width$} {:>9} {:>7} {:>8} {:>8} {:>8} {:>9} {:>10}{more}",
-        "kernel", "µs", "share %", "grid", "threads", "shared", "registers", "blocks/SM"
+        "{:<width$}        µs share %     grid  threads   shared registers  blocks/SM{more}",
+        "kernel"
     )?;
     let sum = pass.sum_ms();
     let us = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| format!("{:.1}", ms * 1e3));
@@ -174,11 +175,6 @@ fn write_kernels(f: &mut fmt::Formatter<'_>, pass: &OfPass) -> fmt::Result {
         writeln!(f, "{:<width$} {:>9}", "the call as a whole", us(Some(call)))?;
     }
     Ok(())
-}
-
-/// A launch's name, with what it is specialised for.
-fn label(kernel: &Kernel) -> String {
-    kernel.launch.kernel().to_string()
 }
 
 impl Profile {

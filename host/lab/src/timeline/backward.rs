@@ -71,8 +71,8 @@ struct Run<'a> {
     tile_counter: u32,
     launched: u32,
     time: u64,
-    /// What each block does, where that is wanted.
-    lanes: Option<Vec<Lane>>,
+    /// What each block does; none where that is not wanted.
+    lanes: Vec<Lane>,
     detail: Detail,
 }
 
@@ -89,12 +89,12 @@ pub(super) fn timeline(plan: &Plan, device: &DeviceInfo) -> Result<Timeline, NoT
 /// The timeline of a launch whose tiles go these ways: [`Launch::ways`], or others with ranks of their own.
 pub fn trace(launch: &Launch, ways: &[Way], detail: Detail) -> Result<Timeline, NoTimeline> {
     let mut run = Run::new(launch, ways, TIMES);
-    run.lanes = Some(vec![Lane::default(); launch.grid as usize]);
+    run.lanes = vec![Lane::default(); launch.grid as usize];
     run.detail = detail;
     match run.go(|_| 0) {
         Ending::Stuck(blocks) => Err(NoTimeline::Stuck { blocks }),
         Ending::Done(_) => Ok(Timeline::new(
-            run.lanes.unwrap_or_default(),
+            run.lanes,
             launch.resident,
             ways.iter().map(|way| way.steps.len() as u64).sum(),
         )),
@@ -121,7 +121,7 @@ impl<'a> Run<'a> {
             tile_counter: 0,
             launched: 0,
             time: 0,
-            lanes: None,
+            lanes: Vec::new(),
             detail: Detail::Tiles,
         }
     }
@@ -287,11 +287,7 @@ impl<'a> Run<'a> {
     }
 
     fn trace(&mut self, block: u32, write: impl FnOnce(&mut Lane)) {
-        if let Some(lane) = self
-            .lanes
-            .as_mut()
-            .and_then(|lanes| lanes.get_mut(block as usize))
-        {
+        if let Some(lane) = self.lanes.get_mut(block as usize) {
             write(lane);
         }
     }

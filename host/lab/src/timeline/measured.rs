@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use ferroflash::plan::schedule::resident_blocks;
 use ferroflash::plan::{DeviceInfo, Plan, PlannedLaunch};
 use ferroflash_kernels::attention::mask::{Band, Rows};
-use ferroflash_kernels::params::{Params, Shape, Stamp, Window};
+use ferroflash_kernels::params::{Params, Stamp};
 
 use super::{Doing, NoTimeline, Stretch, bounds, main_kernel};
 
@@ -176,14 +176,10 @@ fn checked(plan: &Plan, main: &PlannedLaunch, stamps: &[Stamp]) -> Result<Vec<St
         let given = stamps.len();
         return Err(BadStamps::Count { given, tiles });
     }
-    let skips = Skips::new(main);
     let mut there = Vec::new();
     for (place, stamp) in stamps.iter().enumerate() {
         let (head, tile) = (place as u32 / schedule.tiles, place as u32 % schedule.tiles);
-        match (
-            stamp.is_there(),
-            skips.as_ref().is_some_and(|skips| skips.skips(tile)),
-        ) {
+        match (stamp.is_there(), skips(main, tile)) {
             (true, true) => return Err(BadStamps::Skipped { head, tile }),
             (false, false) => return Err(BadStamps::Missing { head, tile }),
             (false, true) => continue,
@@ -261,34 +257,19 @@ fn lanes(there: &[Stamp]) -> Vec<MeasuredLane> {
     lanes.into_iter().map(|(lane, _)| lane).collect()
 }
 
-/// Which tiles a kernel has no work on: flash3's backward kernel passes over keys that no query sees.
-struct Skips {
-    band: Band,
-    block_q: u32,
-    block_k: u32,
-}
-
-impl Skips {
-    fn new(main: &PlannedLaunch) -> Option<Skips> {
-        let Params::TmaBackward(params) = main.params else {
-            return None;
-        };
-        let (shape, window): (Shape, Window) = (params.pass.shape, params.pass.window);
-        let tile_config = &main.variant.tile_config;
-        Some(Skips {
-            band: Band::new(shape.seqlen_q, shape.seqlen_k, window, bounds(main)),
-            block_q: tile_config.block_q,
-            block_k: tile_config.block_k,
-        })
-    }
-
-    fn skips(&self, tile: u32) -> bool {
-        let keys = Rows {
-            first: tile * self.block_k,
-            len: self.block_k,
-        };
-        self.band.bounds().left && self.band.q_blocks(keys, self.block_q).n() == 0
-    }
+/// Whether a kernel has no work on a tile: flash3's backward kernel passes over keys that no query sees.
+fn skips(main: &PlannedLaunch, tile: u32) -> bool {
+    let Params::TmaBackward(params) = main.params else {
+        return false;
+    };
+    let (shape, tile_config) = (params.pass.shape, &main.variant.tile_config);
+    let bounds = bounds(main);
+    let band = Band::new(shape.seqlen_q, shape.seqlen_k, params.pass.window, bounds);
+    let keys = Rows {
+        first: tile * tile_config.block_k,
+        len: tile_config.block_k,
+    };
+    bounds.left && band.q_blocks(keys, tile_config.block_q).n() == 0
 }
 
 fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {

@@ -4,10 +4,9 @@ use anyhow::Result;
 use ferroflash::plan::Algorithm;
 use ferroflash_lab::timeline::{Doing, STEP, Timeline};
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, VPos};
 
 use super::{CAUSAL, CAUSAL_BACKWARD, FORWARD, FULL_BACKWARD, Order, Scene, steps};
-use crate::canvas::{Area, FAINT, GRID, INK, Page, colours, write};
+use crate::canvas::{Area, FAINT, GRID, INK, Page, anchor, colours, write, write_in};
 
 /// Pixels.
 const WIDTH: i32 = 880;
@@ -55,7 +54,7 @@ impl Panel {
     fn draw(&self, area: &Area, end: u64) -> Result<()> {
         let width = (WIDTH - LEFT - RIGHT) as u64;
         let x = |time: u64| LEFT + (width * time / end.max(1)) as i32;
-        write(area, &self.title, 17, (14, 8), INK, (HPos::Left, VPos::Top))?;
+        write(area, &self.title, 17, (14, 8), anchor::TOP_LEFT)?;
         let per_sm = self.timeline.n_places / self.n_sms;
         for idx in 0..self.timeline.n_places {
             let top = HEAD + self.row * idx as i32;
@@ -67,7 +66,7 @@ impl Panel {
                 _ => format!("SM {sm}, {place}"),
             };
             let at = (LEFT - 8, top + self.row / 2);
-            write(area, &name, 14, at, INK, (HPos::Right, VPos::Center))?;
+            write(area, &name, 14, at, anchor::RIGHT)?;
             // Every SM gets a block of threads before one gets a second.
             let lane = self.timeline.lanes.get((place * self.n_sms + sm) as usize);
             for stretch in lane.into_iter().flatten() {
@@ -77,7 +76,7 @@ impl Panel {
                 area.draw(&Rectangle::new(corners, fill.filled()))?;
                 if to - from >= 9 * name.len() as i32 + 2 {
                     let at = ((from + to) / 2, top + self.row / 2);
-                    write(area, &name, 13, at, ink, (HPos::Center, VPos::Center))?;
+                    write_in(area, &name, 13, at, ink, anchor::CENTER)?;
                 }
             }
         }
@@ -97,11 +96,10 @@ impl Panel {
             let tick = vec![(place, bottom + 2), (place, bottom + 7)];
             area.draw(&PathElement::new(tick, FAINT))?;
             let (name, at) = (step.to_string(), (place, bottom + 9));
-            write(area, &name, 13, at, INK, (HPos::Center, VPos::Top))?;
+            write(area, &name, 13, at, anchor::TOP)?;
         }
         let at = ((LEFT + x(end)) / 2, bottom + 23);
-        let middle = (HPos::Center, VPos::Top);
-        Ok(write(area, self.unit, 14, at, INK, middle)?)
+        Ok(write(area, self.unit, 14, at, anchor::TOP)?)
     }
 
     /// How many blocks of queries pass, where steps are told apart.

@@ -33,28 +33,19 @@ pub struct Timed {
     pub measured: Result<Measured, NotMeasured>,
 }
 
-/// Times passes of a problem on random tensors, launch by launch.
+/// Times passes of a problem on random tensors, launch by launch. Without an effort each runs once and nothing is timed; before them a forward pass runs
+/// for the sake of its o and lse.
 pub fn times(
     device: &Device,
     problem: Problem,
     variants: &[Variant],
-    effort: Effort,
+    effort: Option<Effort>,
 ) -> Result<Vec<Timed>, Failure> {
     match problem.dtype() {
-        Dtype::Bf16 => times_of::<half::bf16>(device, problem, variants, Some(effort)),
-        Dtype::F16 => times_of::<half::f16>(device, problem, variants, Some(effort)),
-        Dtype::F32 => times_of::<f32>(device, problem, variants, Some(effort)),
+        Dtype::Bf16 => times_of::<half::bf16>(device, problem, variants, effort),
+        Dtype::F16 => times_of::<half::f16>(device, problem, variants, effort),
+        Dtype::F32 => times_of::<f32>(device, problem, variants, effort),
     }
-}
-
-/// Runs each pass once; before them a forward pass runs for the sake of its o and lse.
-pub fn once(device: &Device, problem: Problem, variants: &[Variant]) -> Result<(), Failure> {
-    let done = match problem.dtype() {
-        Dtype::Bf16 => times_of::<half::bf16>(device, problem, variants, None),
-        Dtype::F16 => times_of::<half::f16>(device, problem, variants, None),
-        Dtype::F32 => times_of::<f32>(device, problem, variants, None),
-    };
-    done.map(drop)
 }
 
 fn times_of<T: Bytes>(

@@ -1,9 +1,8 @@
 //! Logarithmic axes, and how values are written on them.
 
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, VPos};
 
-use crate::canvas::{Area, Drawn, write};
+use crate::canvas::{Area, Drawn, anchor, write_in};
 
 /// Which part of an axis is below its break.
 const BELOW: f64 = 0.16;
@@ -94,7 +93,7 @@ pub fn draw_break(area: &Area, end: (i32, i32), zero: (i32, i32), name: &str) ->
     let tick = vec![(zero.0 - 5, zero.1), zero];
     area.draw(&PathElement::new(tick, BLACK.stroke_width(1)))?;
     let at = (zero.0 - 10, zero.1);
-    write(area, name, 12, at, BLACK, (HPos::Right, VPos::Center))
+    write_in(area, name, 12, at, BLACK, anchor::RIGHT)
 }
 
 /// A value of an axis, without digits that say nothing.
