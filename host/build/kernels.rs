@@ -19,7 +19,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ferroflash_ptx_builder::{Choice, Compiler, Error, Parts, Request, Rows, compiler};
+use ferroflash_ptx_builder::{Choice, Compiler, Error, Parts, Request, Rows, Sources, compiler};
 
 /// Names the kernel compiler, or switches the kernels off.
 const VARIABLE: &str = "FERROFLASH_KERNELS";
@@ -27,17 +27,17 @@ const VARIABLE: &str = "FERROFLASH_KERNELS";
 /// Writes the table of modules, with every module or with none and the reason.
 pub fn embed_all() -> Result<(), Box<dyn std::error::Error>> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
-    let kernels = ferroflash_ptx_builder::kernels_dir();
+    let sources = Sources::of_cargo();
     println!("cargo::rerun-if-env-changed={VARIABLE}");
     println!("cargo::rerun-if-changed=build/kernels.rs");
-    for source in ferroflash_ptx_builder::device_sources(&kernels)? {
+    for source in sources.files()? {
         println!("cargo::rerun-if-changed={}", source.display());
     }
     let choice = env::var(VARIABLE).unwrap_or_else(|_| "auto".to_owned());
     let table = if choice == "off" {
         empty("the library was built with FERROFLASH_KERNELS=off")
     } else {
-        match embed(&choice, &kernels, &out) {
+        match embed(&choice, &sources, &out) {
             Ok(table) => table,
             Err(error) => {
                 watch_installations();
@@ -52,16 +52,16 @@ pub fn embed_all() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Builds every row of the list for its architecture and copies them to where the table includes them.
-fn embed(choice: &str, kernels: &Path, out: &Path) -> Result<String, Error> {
+fn embed(choice: &str, sources: &Sources, out: &Path) -> Result<String, Error> {
     let choice: Choice = choice.parse().unwrap_or(Choice::Auto);
-    let compiler: Compiler = compiler::find(&choice, kernels)?;
+    let compiler: Compiler = compiler::find(&choice, &sources.kernels)?;
     println!("cargo::rerun-if-changed={}", compiler.rustc.display());
     let shared = shared_folder(out);
     let mut rows = String::new();
     for arch in ferroflash_ptx_builder::default_archs() {
         let built = ferroflash_ptx_builder::build(&Request {
             compiler: &compiler,
-            kernels,
+            sources,
             arch,
             rows: Rows::Own,
             parts: Parts::All,

@@ -19,7 +19,7 @@ mod words;
 
 use std::fmt;
 
-use ferroflash_kernels::expression::Kept;
+use ferroflash_expression::Kept;
 use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Variant;
 use rayon::prelude::*;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ferroflash_kernels::expression::ElementType;
+use ferroflash_expression::ElementType;
 use ferroflash_kernels::variants;
 use float8::F8E4M3;
 use half::{bf16, f16};

@@ -113,7 +113,7 @@ pub mod error;
 
 /// Expressions of scores and masks: what [`Score::new`] and [`Mask::new`] trace closures with.
 pub mod expression {
-    pub use ferroflash_kernels::expression::{
+    pub use ferroflash_expression::{
         At, Cond, ElementType, Expression, ExpressionError, Int, MAX_NODES, MAX_PARAMS, MAX_RANK,
         MAX_TENSORS, Num, Operand, Param, ParamValue, Precision, Tensor, Type, Use,
     };

@@ -9,7 +9,7 @@ mod score;
 mod sizes;
 mod weights;
 
-use ferroflash_kernels::expression::{Seqlens, WithoutBand};
+use ferroflash_expression::{Seqlens, WithoutBand};
 use ferroflash_kernels::params::Window;
 use ferroflash_kernels::spec::{Constant, Spec};
 

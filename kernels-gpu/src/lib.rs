@@ -8,11 +8,12 @@
 //! | [`variants`], [`params`], [`spec`] | the list of kernels, the one parameter struct of each pass, what is fixed when the driver compiles |
 //! | `entry` | the list expanded into kernel entries |
 //! | `kernels` | the algorithms, as the papers write them |
-//! | [`interval`] | bounds on what an expression is worth on a block of scores, for the host and the device alike |
 //! | [`attention`] | masks, ranges of KV blocks, the order of tiles: arithmetic that knows no hardware |
 //! | `tile` | tiles as types and the verbs on them |
 //! | `ptx` | one function = one PTX instruction: the only `asm!` of the workspace |
 //! | `emu` | the machine behind the CPU bodies of `ptx` |
+//!
+//! Below all of them is [`ferroflash_expression`]: the scores and masks of the user's own.
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch))]
 // A loop over registers must unroll to constants: indices do, iterators over arrays have left stack frames behind.
@@ -27,11 +28,6 @@ pub mod variants;
 pub mod params;
 
 pub mod spec;
-
-pub mod interval;
-
-#[cfg(not(target_arch = "nvptx64"))]
-pub mod expression;
 
 pub mod config;
 

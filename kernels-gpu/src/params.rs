@@ -38,15 +38,11 @@ pub use divisors::Divisors;
 pub use dropout::DropoutParams;
 pub use flash1::Flash1ForwardParams;
 pub use lengths::{Lengths, TileList, TileListParams};
-pub use mask_map::{
-    MAP_THREADS, MASK_BINARY, MASK_COMPARE, MASK_INDEX, MASK_UNARY, MAX_MASK_BOUNDS,
-    MAX_MASK_INSTRUCTIONS, MAX_MASK_VALUES, MaskInstruction, MaskMapParams, MaskMapPhase, MaskOp,
-    MaskProgram,
-};
+pub use mask_map::{MAP_THREADS, MaskMapParams, MaskMapPhase};
 pub use merge::MergeParams;
 pub use pages::Pages;
 pub use schedule::{FASTEST, ORDERED, SHIFTED, Schedule};
-pub use score::{MAX_SCORE_PARAMS, MAX_SCORE_RANK, MAX_SCORE_TENSORS, ScoreParams, ScoreTensor};
+pub use score::ScoreParams;
 pub use sinks::SinkGradientParams;
 pub use stamps::{Moment, Stamp};
 pub use standard::StandardParams;
@@ -151,7 +147,7 @@ pub struct ForwardParams {
 
 /// The most rows of a sequence, heads of a batch, and keys of a window: sums of three of them fit 31 bits. A box of
 /// zeros is copied from this row, which lies behind every tensor's end.
-pub const MAX_ROWS: u32 = 1 << 29;
+pub const MAX_ROWS: u32 = ferroflash_expression::MAX_INDEX;
 
 /// Parameters of the flash3 forward kernels.
 #[repr(C)]

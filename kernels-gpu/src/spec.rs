@@ -8,8 +8,6 @@
 //! and keep a kernel for every size.
 
 #[cfg(not(target_arch = "nvptx64"))]
-mod reached;
-#[cfg(not(target_arch = "nvptx64"))]
 pub mod text;
 
 use core::fmt;
@@ -34,7 +32,7 @@ pub enum Constant {
     SplitKv,
     /// Keys and values lie in pages: see [`crate::attention::pages`].
     Pages,
-    /// An expression edits the scores: see [`crate::expression`].
+    /// An expression edits the scores: see [`ferroflash_expression`].
     Score,
     /// Its derivative by the score is not 1: of the backward pass.
     ScoreGradient,

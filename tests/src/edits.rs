@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 
 use ferroflash::error::ProblemError;
 use ferroflash::{Inputs, MaskExpression, Problem, Score};
-use ferroflash_kernels::expression::{
+use ferroflash_expression::{
     Contiguous, Elements, Evaluator, Expression, Index, MAX_RANK, ParamValue, Place, Tensors,
 };
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use ferroflash_ptx_builder::{Built, Compiler, PROBES};
+use ferroflash_ptx_builder::{Built, Compiler, PROBES, Sources};
 use xshell::cmd;
 
 use crate::digest;
@@ -243,7 +243,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
 
 /// SHA-256 of everything that decides what the modules hold: device code, and what compiles and cuts it.
 fn digest(root: &Path) -> Result<String> {
-    let mut files = ferroflash_ptx_builder::device_sources(&root.join("kernels-gpu"))?;
+    let mut files = Sources::of_checkout(root).files()?;
     files.extend(digest::files_at(&root.join("xtask/ptx-builder/src"))?);
     digest::of_files(root, &files, |_, bytes| bytes)
 }
@@ -314,16 +314,22 @@ mod tests {
         let source = root.join("kernels-gpu/src/lib.rs");
         write(&source, b"a").expect("a folder for temporary files");
         write(&root.join("xtask/ptx-builder/src/lib.rs"), b"b").expect("as above");
+        let device = root.join("kernels-gpu/expression/src/device/mod.rs");
+        write(&device, b"e").expect("as above");
         let first = digest(&root).expect("both are there");
         assert_eq!(digest(&root).expect("as above"), first);
-        // The emulator is no device code.
+        // The emulator is no device code, nor is what the host does with expressions.
         write(&root.join("kernels-gpu/src/emu/mod.rs"), b"c").expect("as above");
+        write(&root.join("kernels-gpu/expression/src/lib.rs"), b"c").expect("as above");
         assert_eq!(digest(&root).expect("as above"), first);
         write(&source, b"b").expect("as above");
         let second = digest(&root).expect("as above");
         assert_ne!(second, first);
         write(&root.join("xtask/ptx-builder/src/lib.rs"), b"a").expect("as above");
-        assert_ne!(digest(&root).expect("as above"), second);
+        let third = digest(&root).expect("as above");
+        assert_ne!(third, second);
+        write(&device, b"f").expect("as above");
+        assert_ne!(digest(&root).expect("as above"), third);
         fs::remove_dir_all(&root).expect("it was made above");
     }
 }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use ferroflash_kernels::config::TileConfig;
 use ferroflash_kernels::variants;
-use ferroflash_ptx_builder::{Built, Choice, Compiler, Freshness, Parts, Request, Rows, compiler};
+use ferroflash_ptx_builder::{Built, Choice, Compiler, Freshness, Parts, Request, Rows, Sources, compiler};
 
 use crate::assemble::{self, Keep, Share, Usage};
 use crate::prebuild;
@@ -189,7 +189,7 @@ fn compile(
     options: &BuildPtx,
 ) -> Result<Built> {
     let begun = Instant::now();
-    let kernels = workspace.root.join("kernels-gpu");
+    let sources = Sources::of_checkout(&workspace.root);
     // A folder of their own: those of all parts stay.
     let (parts, out) = match options.part {
         None => (Parts::All, workspace.ptx()),
@@ -197,7 +197,7 @@ fn compile(
     };
     let built = ferroflash_ptx_builder::build(&Request {
         compiler,
-        kernels: &kernels,
+        sources: &sources,
         arch,
         rows: rows_for(arch, options),
         parts,

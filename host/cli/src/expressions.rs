@@ -8,7 +8,7 @@ mod words;
 mod tests;
 
 use ferroflash::{MaskExpression, Problem, Score};
-use ferroflash_kernels::expression::named::{NamedMask, NamedScore};
+use ferroflash_expression::named::{NamedMask, NamedScore};
 
 use crate::failure::Failure;
 

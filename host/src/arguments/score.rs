@@ -1,6 +1,6 @@
 //! What a call gives the expressions of its scores, by name.
 
-use ferroflash_kernels::expression::{MAX_PARAMS, MAX_TENSORS, ParamValue};
+use ferroflash_expression::{MAX_PARAMS, MAX_TENSORS, ParamValue};
 use ferroflash_kernels::params::ScoreParams;
 
 use super::{Argument, Gradients, Inputs, Operands};

@@ -1,6 +1,6 @@
 //! What is wrong with what a call gives the expressions of its scores.
 
-use ferroflash_kernels::expression::{ElementType, ExpressionError, NoReadDims, Type, Use};
+use ferroflash_expression::{ElementType, ExpressionError, NoReadDims, Type, Use};
 
 use crate::dtype::ScalarType;
 

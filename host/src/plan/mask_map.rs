@@ -1,8 +1,8 @@
 //! Blocks of scores that a mask expression hides or shows as a whole: when they are found before a pass, and the launches that do so. Behind
 //! these the pass is one under a block mask.
 
+use ferroflash_expression::{Expression, Index, MaskMapping};
 use ferroflash_kernels::attention::mask::Work;
-use ferroflash_kernels::expression::{Expression, Index, MaskMapping};
 use ferroflash_kernels::params::{
     BLOCK_MULTIPLE, BlockMap, MAP_THREADS, MaskMapParams, MaskMapPhase, Params, ScoreParams,
 };

@@ -35,7 +35,7 @@ pub mod workspace;
 
 use std::fmt;
 
-use ferroflash_kernels::expression::Kept;
+use ferroflash_expression::Kept;
 use ferroflash_kernels::params::{
     BackwardParams, DropoutParams, ForwardParams, KernelParams, Params, Schedule, Slot, SplitKv,
     TmaBackwardParams, TmaForwardParams,

@@ -1,6 +1,6 @@
 //! Launches that give the gradients of tensors which a score reads: behind any backward pass, whatever its algorithm.
 
-use ferroflash_kernels::expression::{ElementType, Index, ReadDims};
+use ferroflash_expression::{ElementType, Index, ReadDims};
 use ferroflash_kernels::params::{
     GRADIENT_BF16, GRADIENT_F16, GRADIENT_F32, Params, StandardParams, TensorGradientParams,
 };

@@ -2,8 +2,8 @@
 
 use std::hash::{Hash, Hasher};
 
-use ferroflash_kernels::expression::ptx::{Edit, Places, Program, ScoreRows, Unit};
-use ferroflash_kernels::expression::{
+use ferroflash_expression::ptx::{Edit, Places, Program, ScoreRows, Unit};
+use ferroflash_expression::{
     Expression, ExpressionError, Index, Kept, MAX_PARAMS, MAX_TENSORS, MaskMapping, NoReadDims,
     Param, ReadDims, Tensor, Use, mask_mapping,
 };

@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Mutex, PoisonError};
 
-use ferroflash_kernels::expression::{
+use ferroflash_expression::{
     At, Cond, Expression, ExpressionError, Kept, Num, Operand, Pool, Sides, Type,
 };
 

@@ -1,6 +1,6 @@
 //! Shapes of a problem's tensors, and how many elements they have.
 
-use ferroflash_kernels::expression::Index;
+use ferroflash_expression::Index;
 
 use super::{Fp8Kv, Problem};
 use crate::error::{ProblemError, ScoreError};

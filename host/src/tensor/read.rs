@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ferroflash_kernels::expression::MAX_RANK;
+use ferroflash_expression::MAX_RANK;
 
 use super::{DeviceSlice, Memory, Place, Vector};
 use crate::dtype::{HostData, ScalarType};

@@ -1,7 +1,9 @@
 //! What a call gives the expressions of its scores → what kernels take: every name found, every type, size and stride checked.
 
-use ferroflash_kernels::expression::{ExpressionError, Index, Param, ParamValue, Tensor, Use};
-use ferroflash_kernels::params::{MAX_SCORE_TENSORS, ScoreParams, ScoreTensor};
+use ferroflash_expression::{
+    ExpressionError, Index, MAX_TENSORS, Param, ParamValue, ScoreTensor, Tensor, Use,
+};
+use ferroflash_kernels::params::ScoreParams;
 
 use crate::arguments::{Named, Operands, ScoreInputs};
 use crate::dtype::ScalarType;
@@ -65,7 +67,7 @@ pub(super) fn bind(problem: &Problem, operands: &mut Operands) -> Result<(), Sco
     given.unit = parts.unit().of_launch(problem.scale(), &mut given.values);
     given.inverse_unit = 1.0 / given.unit;
     // No list of them: a prepared call allocates nothing.
-    let mut vectors = [None; MAX_SCORE_TENSORS];
+    let mut vectors = [None; MAX_TENSORS];
     let places = given.tensors.iter_mut().zip(&mut vectors);
     for ((place, vector), read) in places.zip(tensors) {
         let (of_kernels, memory) = tensor(read, &inputs, problem)?;

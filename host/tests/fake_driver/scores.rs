@@ -2,7 +2,8 @@
 
 use ferroflash::error::ScoreError;
 use ferroflash::{ReadTensor, Score};
-use ferroflash_kernels::params::{ScoreParams, ScoreTensor};
+use ferroflash_expression::ScoreTensor;
+use ferroflash_kernels::params::ScoreParams;
 
 use super::enqueue::{only_launches, word};
 use super::*;

@@ -1,5 +1,7 @@
 //! Where scores lie that an expression edits: see [`crate::spec::Constant::Score`].
 
+pub use ferroflash_expression::{RowTerms, ScoreRows};
+
 /// Where a tile of scores lies.
 #[derive(Clone, Copy)]
 pub struct ScoreTile {
@@ -26,23 +28,4 @@ impl ScoreTile {
             ..self
         }
     }
-}
-
-/// Which index of a score a thread's rows are; the other one runs along its columns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ScoreRows {
-    /// Queries: forward kernels.
-    Queries,
-    /// Keys: backward kernels whose tiles are of keys.
-    Keys,
-}
-
-/// Where the part of an edited score goes that is the same for all of a row's columns in a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowTerms {
-    /// Into each score.
-    InScores,
-    /// To the row's reference ([`crate::tile::softmax`]), by [`crate::ptx::score::with_row_terms`] and
-    /// [`crate::ptx::score::without_row_terms`]. A warp's rows lie in one fragment then.
-    Apart,
 }

@@ -1,7 +1,8 @@
 //! Tile configs of the kernels that run beside the products: they list, clear and merge.
 
+use ferroflash_expression::{MAX_MASK_BOUNDS, MAX_MASK_VALUES};
+
 use super::{TileConfig, product};
-use crate::params::{MAX_MASK_BOUNDS, MAX_MASK_VALUES};
 
 /// Gradients of keys that no query sees: eight warps, eight rows each.
 pub const fn clear() -> TileConfig {

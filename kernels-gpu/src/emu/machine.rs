@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use corosensei::Yielder;
+use ferroflash_expression::Kept;
 
 use super::block::Block;
 use super::bulk::Engine;
@@ -15,7 +16,6 @@ use super::memory::Buffers;
 use super::score::Scores;
 use super::site::{self, Site};
 use super::{Launch, Options, Order, Stats};
-use crate::expression::Kept;
 
 /// Lanes of a warp.
 pub(super) const LANES: usize = 32;

@@ -89,7 +89,8 @@ pub use asynchronous::Asynchronous;
 pub use fault::{Access, Fault, Kind, Place, Thread, Waiting};
 pub use memory::{GlobalMemory, Plain};
 
-use crate::expression::Kept;
+use ferroflash_expression::Kept;
+
 use crate::spec::Spec;
 
 /// Most threads of blocks that run side by side: each has a stack, of which a process has only so many.

@@ -4,13 +4,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
+use ferroflash_expression::Kept;
 
 use super::fault::{Fault, Kind};
 use super::machine::{LANES, Machine, Who};
 use super::memory::GlobalMemory;
 use super::stacks::{self, Stacks};
 use super::{Launch, Options, Order, Stats, bulk, deadlock, ending};
-use crate::expression::Kept;
 
 type Routine = Coroutine<(), (), (), DefaultStack>;
 

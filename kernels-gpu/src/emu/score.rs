@@ -3,14 +3,15 @@
 use std::cell::Cell;
 use std::ptr;
 
+use ferroflash_expression::ptx::Edit;
+use ferroflash_expression::{
+    Dependencies, ElementType, Evaluator, Expression, Index, MAX_RANK, Node, ParamValue, Place,
+    ScoreTensor, Tensors, Type,
+};
+
 use super::global;
 use super::machine::Machine;
 use crate::attention::score::{ScoreRows, ScoreTile};
-use crate::expression::ptx::Edit;
-use crate::expression::{
-    Dependencies, ElementType, Evaluator, Expression, Index, MAX_RANK, Node, ParamValue, Place,
-    Tensors, Type,
-};
 use crate::params::{Scale, ScoreParams};
 
 /// Where a thread's scores lie.
@@ -220,7 +221,7 @@ impl BoundExpression<'_> {
 }
 
 /// Tensors in the memory of the device.
-struct InMemory(Vec<(crate::params::ScoreTensor, ElementType)>);
+struct InMemory(Vec<(ScoreTensor, ElementType)>);
 
 impl InMemory {
     fn new(given: &Given<'_>, expression: &Expression) -> InMemory {

@@ -1,27 +1,28 @@
 //! Which blocks of the scores a mask expression hides or shows as a whole: found on the device, where the values of the call are, before
 //! [`crate::kernels::block_list`] lists what is left.
 //!
-//! The mask is a program of a few instructions ([`crate::params::MaskProgram`]), which this kernel interprets by interval arithmetic
-//! ([`crate::interval`]): a value is what is known of it on a block of 128 queries and 128 keys. A value that depends on the queries or on the
+//! The mask is a program of a few instructions ([`ferroflash_expression::MaskProgram`]), which this kernel interprets by interval arithmetic
+//! ([`ferroflash_expression::interval`]): a value is what is known of it on a block of 128 queries and 128 keys. A value that depends on the queries or on the
 //! keys alone, such as `document[batch, q]`, is evaluated at each of them first, and its bounds for the block are kept; so a first launch
 //! visits rows and columns, not pairs. The second launch has a thread for each block. What is not known makes a block partial, and there
 //! attention evaluates the mask at each pair: it may cost time, but changes nothing.
 //!
-//! Of masks of which intervals know little ([`crate::expression::MaskMapping`]) a third launch, of this kernel with the mask itself in its
+//! Of masks of which intervals know little ([`ferroflash_expression::MaskMapping`]) a third launch, of this kernel with the mask itself in its
 //! text ([`crate::spec::Constant::Score`]), evaluates it at each pair of the blocks that are left open.
 
 mod pairs;
 mod value;
+
+use ferroflash_expression::interval::{Bounds, Truth};
+use ferroflash_expression::{MAX_MASK_VALUES, MaskInstruction};
 
 use value::{load, load_of, store, value_of};
 
 use super::band;
 use crate::attention::{batch_and_head, divide};
 use crate::config;
-use crate::interval::{Bounds, Truth};
 use crate::params::{
-    BLOCK_MULTIPLE, FULL_BLOCK, HIDDEN_BLOCK, MAX_MASK_VALUES, MaskInstruction, MaskMapParams,
-    MaskMapPhase, PARTIAL_BLOCK,
+    BLOCK_MULTIPLE, FULL_BLOCK, HIDDEN_BLOCK, MaskMapParams, MaskMapPhase, PARTIAL_BLOCK,
 };
 use crate::ptx::{barrier, global, parameters, shuffle, spec, special};
 

@@ -1,25 +1,8 @@
 //! What kernels are given for an expression that edits their scores: see [`crate::spec::Constant::Score`].
 
+use ferroflash_expression::{MAX_PARAMS, MAX_TENSORS, ScoreTensor};
+
 use super::{Argument, KernelParams, Slot};
-
-/// Most tensors that an expression reads.
-pub const MAX_SCORE_TENSORS: usize = 4;
-/// Most parameters of an expression.
-pub const MAX_SCORE_PARAMS: usize = 16;
-/// Most dimensions of a tensor that an expression reads.
-pub const MAX_SCORE_RANK: usize = 4;
-
-/// A tensor that an expression reads.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ScoreTensor {
-    /// Address of its first element; aligned as an element is.
-    pub base: u64,
-    /// How many elements each dimension has; at least 1, and 1 behind the last dimension.
-    pub len: [u32; MAX_SCORE_RANK],
-    /// Elements from one to the next of each dimension.
-    pub stride: [i64; MAX_SCORE_RANK],
-}
 
 /// What the expressions of a launch read. Kernels have no code for it until expressions are put into their text, which then names the places
 /// of this struct.
@@ -27,9 +10,9 @@ pub struct ScoreTensor {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ScoreParams {
     /// Tensors, in the order in which the expressions name them.
-    pub tensors: [ScoreTensor; MAX_SCORE_TENSORS],
+    pub tensors: [ScoreTensor; MAX_TENSORS],
     /// Parameters, by their bits, in that order.
-    pub values: [u32; MAX_SCORE_PARAMS],
+    pub values: [u32; MAX_PARAMS],
     /// What edited scores are measured in, positive and finite: a kernel's edited score times this is the expression's value.
     pub unit: f32,
     /// 1 / unit.
@@ -46,5 +29,4 @@ impl KernelParams for ScoreParams {
     }
 }
 
-const _: () = assert!(size_of::<ScoreTensor>() == 8 + 4 * 4 + 4 * 8);
 const _: () = assert!(size_of::<ScoreParams>() == 4 * 56 + 4 * 16 + 16);

@@ -1,7 +1,9 @@
 //! What the kernel that gives the gradient of a tensor is given, which a score reads.
 
+use ferroflash_expression::MAX_TENSORS;
+
+use super::StandardParams;
 use super::argument::{Argument, KernelParams, Slot};
-use super::{MAX_SCORE_TENSORS, StandardParams};
 
 /// What the elements of a gradient are: [`TensorGradientParams::element`].
 pub const GRADIENT_F32: u32 = 0;
@@ -40,7 +42,7 @@ pub struct TensorGradientParams {
 impl KernelParams for TensorGradientParams {
     fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
         self.pass.slots(f);
-        let place = self.place as usize % MAX_SCORE_TENSORS;
+        let place = self.place as usize % MAX_TENSORS;
         f(Slot::Vector(
             Argument::SCORE_TENSOR_GRADIENTS[place],
             &mut self.gradient,

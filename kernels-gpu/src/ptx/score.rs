@@ -1,4 +1,4 @@
-//! Pseudo-instructions that stand where an expression edits scores: see [`crate::expression`].
+//! Pseudo-instructions that stand where an expression edits scores: see [`ferroflash_expression`].
 //!
 //! No GPU has them. The host replaces them by what an expression says before the driver compiles the text, or drops them. One
 //! thread has fragments of scores: two rows that stay for a tile, and two neighbouring columns of each. Where rows are queries, columns
@@ -102,7 +102,7 @@ pub fn without_row_terms(x: [f32; 2]) -> [f32; 2] {
 }
 
 /// `ferroflash_score_is_capped`: whether scores are measured in the size of a cap, so that each has cost a tanh: see
-/// [`crate::expression::ptx::Unit`]. The same in all threads of a launch.
+/// [`ferroflash_expression::ptx::Unit`]. The same in all threads of a launch.
 ///
 /// Not of PTX.
 #[inline(always)]

@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::mem::offset_of;
 
-use super::reached::reached;
-use super::{Constant, PLACEHOLDER, Spec};
-use crate::attention::score::ScoreRows;
-use crate::expression::ptx::{
-    BLOCK_APART, Edit, Places, Program, RowTerms, SpliceError, WriteError,
+use ferroflash_expression::ptx::{
+    BLOCK_APART, Edit, Places, Program, RowTerms, ScoreRows, SpliceError, WriteError, reached,
 };
+
+use super::{Constant, PLACEHOLDER, Spec};
 use crate::params::{Scale, ScoreParams};
 use crate::variants::Variant;
 

@@ -36,8 +36,16 @@ const MAX_M: usize = 2;
 /// One value for each row of a warp's tile that this lane has a part in: `[m][half]` is row `16 m + 8 half + lane / 4`.
 pub type RowValues = [[f32; 2]; MAX_M];
 
-impl RowTerms {
+/// What terms of rows do to the references of scores.
+trait OfReferences {
     /// The references of scores that lack their terms, of those of whole scores. Of −∞ that is anything: a term may be no number.
+    fn take_from(self, m: RowValues) -> RowValues;
+
+    /// The other way round. −∞ stays.
+    fn add_to(self, m: RowValues) -> RowValues;
+}
+
+impl OfReferences for RowTerms {
     #[inline(always)]
     fn take_from(self, mut m: RowValues) -> RowValues {
         if self == RowTerms::Apart {
@@ -46,7 +54,6 @@ impl RowTerms {
         m
     }
 
-    /// The other way round. −∞ stays.
     #[inline(always)]
     fn add_to(self, mut m: RowValues) -> RowValues {
         if self == RowTerms::Apart {

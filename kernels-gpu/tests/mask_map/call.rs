@@ -1,16 +1,17 @@
 //! A call that a mask is mapped for, and what its map has to be.
 
+use ferroflash_expression::ptx::Edit;
+use ferroflash_expression::{
+    Binary, Bounds, Contiguous, ElementType, Elements, Evaluator, Expression, Index, Kept,
+    MaskOver, MaskProgram, Node, ParamValue, Place, Ranges, ScoreTensor, TooLong, Type, Unary,
+    mask_mapping, mask_program,
+};
 use ferroflash_kernels::attention::mask::{Band, Bounds as Sides};
 use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
 use ferroflash_kernels::entry;
-use ferroflash_kernels::expression::ptx::Edit;
-use ferroflash_kernels::expression::{
-    Binary, Bounds, Contiguous, ElementType, Elements, Evaluator, Expression, Index, Kept,
-    MaskOver, Node, ParamValue, Place, Ranges, TooLong, Type, Unary, mask_mapping, mask_program,
-};
 use ferroflash_kernels::params::{
-    BlockMap, FULL_BLOCK, HIDDEN_BLOCK, MAP_THREADS, MaskMapParams, MaskMapPhase, MaskProgram,
-    PARTIAL_BLOCK, Params, ScoreParams, ScoreTensor, Shape, Window,
+    BlockMap, FULL_BLOCK, HIDDEN_BLOCK, MAP_THREADS, MaskMapParams, MaskMapPhase, PARTIAL_BLOCK,
+    Params, ScoreParams, Shape, Window,
 };
 use ferroflash_kernels::spec::{Constant, Spec};
 use ferroflash_kernels::variants;
@@ -327,7 +328,7 @@ impl Call {
 }
 
 /// The elements of a tensor as memory has them.
-fn bits((tensor, of): (&Contiguous, &ferroflash_kernels::expression::Tensor)) -> Vec<u16> {
+fn bits((tensor, of): (&Contiguous, &ferroflash_expression::Tensor)) -> Vec<u16> {
     let words = |bits: u32| [bits as u16, (bits >> 16) as u16];
     match (tensor.elements(), of.element) {
         (Elements::I32(all), _) => all.iter().flat_map(|&x| words(x as u32)).collect(),
@@ -343,7 +344,7 @@ fn bits((tensor, of): (&Contiguous, &ferroflash_kernels::expression::Tensor)) ->
 
 /// A tensor as the kernel is given it.
 fn described(tensor: &Contiguous, base: u64) -> ScoreTensor {
-    use ferroflash_kernels::expression::Tensors;
+    use ferroflash_expression::Tensors;
     let shape = vec![tensor.clone()].shape(0);
     let mut stride = [1i64; 4];
     for dim in (0..3).rev() {

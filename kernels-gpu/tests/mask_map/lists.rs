@@ -1,10 +1,10 @@
 //! The kernel that lists what a block mask leaves: every rank and every list, beside a count block by block.
 
+use ferroflash_expression::random::Random;
 use ferroflash_kernels::attention::block_mask::{ListedBlock, is_listed};
 use ferroflash_kernels::attention::mask::{Band, Blocks, Bounds as Sides, Rows};
 use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
 use ferroflash_kernels::entry;
-use ferroflash_kernels::expression::random::Random;
 use ferroflash_kernels::params::{
     BlockListParams, BlockListPhase, BlockLists, BlockMap, FULL_BLOCK, HIDDEN_BLOCK, PARTIAL_BLOCK,
     Params, Shape, Window,

@@ -6,10 +6,8 @@ mod call;
 mod lists;
 
 use call::Call;
-use ferroflash_kernels::expression::random::{Kind, Random, Sample, random};
-use ferroflash_kernels::expression::{
-    At, Cond, Contiguous, Elements, Expression, ParamValue, TooLong, mask_mapping, mask_program,
-};
+use ferroflash_expression::random::{Kind, Random, Sample, random};
+use ferroflash_expression::{At, Cond, Contiguous, Elements, Expression, ParamValue, mask_mapping};
 
 /// A call of random sizes, with what its mask takes.
 fn call_of(mask: Expression, seed: u64, mut random: Random) -> Call {
@@ -162,23 +160,4 @@ fn usual_masks_are_known_wherever_they_can_be() {
     });
     check("all", |at| at.constant(true));
     check("none", |at| at.constant(false));
-}
-
-#[test]
-fn long_masks_make_no_program() {
-    let program = |mask: &Expression| mask_program(mask, mask.params(), mask.tensors());
-    let long = Expression::mask(|at| {
-        let hides = |n: i32| (at.q * at.k).ne(n);
-        (1..40).fold(hides(0), |all, n| all & hides(n))
-    });
-    let TooLong::Instructions { given, most } = program(&long.unwrap()).unwrap_err() else {
-        panic!("it has too many instructions");
-    };
-    assert!(given > most && most == 64);
-    let of_rows = Expression::mask(|at| {
-        let hides = |n: i32| ((at.q % (n + 2)) + at.k).ne(n);
-        (1..9).fold(hides(0), |all, n| all & hides(n))
-    });
-    let given = program(&of_rows.unwrap()).unwrap_err();
-    assert_eq!(given, TooLong::Bounds { given: 9, most: 8 });
 }

@@ -2,10 +2,10 @@
 //!
 //! An implementation may reassociate sums and products, as kernels do: so a sum errs by units of its greatest term, however small it is, and the same
 //! holds of whole numbers that become numbers. The errors of functions are those that the documentation of
-//! [`ptx`](ferroflash_kernels::expression::ptx) lists. Only tanh and sigmoid have a fast form that is far from f32's precision: their errors are
+//! [`ptx`](ferroflash_expression::ptx) lists. Only tanh and sigmoid have a fast form that is far from f32's precision: their errors are
 //! kept apart, so that the tolerance of expressions without them, and of their exact forms, is that of f32.
 
-use ferroflash_kernels::expression::{Binary, Id, Node, Precision, Unary, Value};
+use ferroflash_expression::{Binary, Id, Node, Precision, Unary, Value};
 
 /// One rounding to f32.
 const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
@@ -217,7 +217,7 @@ fn of_binary(
 
 #[cfg(test)]
 mod tests {
-    use ferroflash_kernels::expression::{Evaluator, Expression, Index, NoTensors, Place};
+    use ferroflash_expression::{Evaluator, Expression, Index, NoTensors, Place};
 
     use super::*;
 

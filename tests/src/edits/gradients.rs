@@ -1,7 +1,7 @@
 //! Gradients of the tensors that a score reads: what they should be, and what their errors are measured against.
 
 use ferroflash::Problem;
-use ferroflash_kernels::expression::{ElementType, Evaluator, Index};
+use ferroflash_expression::{ElementType, Evaluator, Index};
 
 use super::{Bound, Edits, Precision, Sequence};
 use crate::oracle::{PairGradient, Terms};

@@ -1,7 +1,7 @@
 //! Tensors that expressions read, dense for the oracle and in memory of their own for backends.
 
 use ferroflash::{ReadTensor, VectorMut};
-use ferroflash_kernels::expression::{Contiguous, ElementType, Elements};
+use ferroflash_expression::{Contiguous, ElementType, Elements};
 use half::{bf16, f16};
 
 use super::gradients::Differentiable;

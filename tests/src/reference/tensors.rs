@@ -1,7 +1,7 @@
 //! Gradients of the tensors that a score reads: what they should be, and the comparison.
 
 use ferroflash::Dtype;
-use ferroflash_kernels::expression::ElementType;
+use ferroflash_expression::ElementType;
 
 use super::{Reference, precision};
 use crate::beside::rounding;

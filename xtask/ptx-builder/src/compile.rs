@@ -1,11 +1,11 @@
-//! Runs rustc on the kernel crate.
+//! Runs rustc on the kernel crate, and before on what it knows of expressions.
 //!
 //! LLVM works on one module with one thread, so the list is dealt into a fixed number of parts, each a run of its own
 //! with all others' entries switched off by `--cfg`. The number does not depend on the machine: the text is the same
 //! everywhere. Rows that ask for fewer constants than the code that they share have a part of their own.
 
 use std::num::NonZero;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,6 +39,12 @@ const ROWS_PER_PART: usize = 5;
 
 /// rustc's name for the kernel crate.
 const CRATE: &str = "ferroflash_kernels";
+
+/// rustc's name for the expression crate.
+const EXPRESSION: &str = "ferroflash_expression";
+
+/// What for a GPU is the expression crate's root.
+const EXPRESSION_ROOT: &str = "src/device/mod.rs";
 
 /// Switches on the choice of entries: see `entry.rs` of the kernel crate.
 const CHOOSE: &str = "ferroflash_part";
@@ -78,6 +84,7 @@ pub fn parts<'a>(
     rows: &[&'a Variant],
 ) -> Result<Vec<(Vec<&'a Variant>, String)>, Error> {
     let parts = chosen(deal(rows), request.parts);
+    let expression = expression(request, sysroot)?;
     let next = AtomicUsize::new(0);
     let texts: Vec<Mutex<Option<Result<String, Error>>>> =
         parts.iter().map(|_| Mutex::new(None)).collect();
@@ -92,7 +99,7 @@ pub fn parts<'a>(
                     let Some((part_idx, part)) = parts.get(at) else {
                         return;
                     };
-                    let text = compile(request, sysroot, *part_idx, part);
+                    let text = compile(request, sysroot, &expression, *part_idx, part);
                     if text.is_err() {
                         next.store(parts.len(), Ordering::Relaxed);
                     }
@@ -147,9 +154,26 @@ fn without(part: &[&Variant]) -> impl Iterator<Item = Constant> {
         .filter(move |constant| apart && !is_asked_for(constant))
 }
 
+/// Compiles what kernels know of expressions, for the request's architecture; where its library lies.
+fn expression(request: &Request, sysroot: &Path) -> Result<PathBuf, Error> {
+    let folder = request.out.join("parts").join(request.arch);
+    std::fs::create_dir_all(&folder).map_err(at(&folder))?;
+    let library = folder.join(format!("lib{EXPRESSION}.rlib"));
+    let mut command = request.compiler.command();
+    command.args(["--crate-name", EXPRESSION, "--crate-type", "rlib"]);
+    command.args(["--edition", "2024"]);
+    command.args(flags(request.arch)).arg("--sysroot");
+    command.arg(sysroot).arg("-o").arg(&library);
+    command.arg(EXPRESSION_ROOT);
+    command.current_dir(&request.sources.expression);
+    run(command, &format!("{EXPRESSION} for {}", request.arch))?;
+    Ok(library)
+}
+
 fn compile(
     request: &Request,
     sysroot: &Path,
+    expression: &Path,
     part_idx: usize,
     part: &[&Variant],
 ) -> Result<String, Error> {
@@ -186,8 +210,10 @@ fn compile(
         .arg(sysroot)
         .arg("--out-dir")
         .arg(&folder)
+        .arg("--extern")
+        .arg(format!("{EXPRESSION}={}", expression.display()))
         .args(["--emit=asm", "src/lib.rs"]);
-    command.current_dir(request.kernels);
+    command.current_dir(&request.sources.kernels);
     run(command, &format!("the kernels for {}", request.arch))?;
     let assembly = folder.join(CRATE).with_extension("s");
     std::fs::read_to_string(&assembly).map_err(at(&assembly))

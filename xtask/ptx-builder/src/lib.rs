@@ -5,7 +5,7 @@
 //!
 //! 1. [`compiler`] finds a rustc that has the sources of its own `core` at hand;
 //! 2. [`sysroot`] compiles that `core` for `nvptx64-nvidia-cuda`, once per compiler;
-//! 3. [`compile`] runs rustc on the kernel crate, in a few parts side by side, and gets assembly, which is PTX;
+//! 3. [`compile`] runs rustc on what kernels know of expressions, and on the kernel crate, in a few parts side by side, and gets assembly, which is PTX;
 //! 4. [`module`] cuts the text into one module per entry, and `entry` adds what rustc cannot say: launch bounds, alignment.
 //!
 //! rustc is called without cargo. `cargo -Zbuild-std` resolves the whole workspace of `std` and downloads a dozen
@@ -23,6 +23,8 @@ pub mod module;
 
 pub mod output;
 
+mod sources;
+
 mod entry;
 
 mod digest;
@@ -30,11 +32,11 @@ mod digest;
 mod error;
 
 pub use compiler::{Choice, Compiler};
-pub use digest::device_sources;
 pub use error::Error;
 pub use output::{Built, Freshness, Module};
+pub use sources::Sources;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ferroflash_kernels::variants::{Reach, VARIANTS, Variant, compiled};
 
@@ -43,11 +45,6 @@ pub const PROBES: &str = "probes";
 
 /// What the names of those entries start with.
 pub const PROBE_PREFIX: &str = "probe_";
-
-/// The folder of the kernel crate, as cargo gave it to whoever compiles this one: in a checkout or among downloaded crates.
-pub fn kernels_dir() -> PathBuf {
-    PathBuf::from(ferroflash_kernels::MANIFEST_DIR)
-}
 
 /// The architectures that the list names, in its order, each once.
 pub fn default_archs() -> Vec<&'static str> {
@@ -118,8 +115,8 @@ fn compute_capability(arch: &str) -> Result<(u32, u32), Error> {
 pub struct Request<'a> {
     /// The compiler to use.
     pub compiler: &'a Compiler,
-    /// The folder of the kernel crate: see [`kernels_dir`].
-    pub kernels: &'a Path,
+    /// The sources.
+    pub sources: &'a Sources,
     /// The architecture to compile for: `sm_80`, `sm_90a`, ….
     pub arch: &'a str,
     /// Which rows to build.

@@ -37,7 +37,7 @@ const ASM_ROOM: &str = "kernels-gpu/src/ptx/";
 const PROBE_ROOM: &str = "kernels-gpu/src/kernels/probes";
 
 /// Words that a folder's code must not contain, and why.
-const FORBIDDEN: [(&str, &str, &str); 8] = [
+const FORBIDDEN: [(&str, &str, &str); 9] = [
     (
         "kernels-gpu/src/attention/",
         "crate::ptx",
@@ -55,6 +55,11 @@ const FORBIDDEN: [(&str, &str, &str); 8] = [
     ),
     (
         "kernels-gpu/src/",
+        "env::var",
+        "what runs depends on no environment variable",
+    ),
+    (
+        "kernels-gpu/expression/src/",
         "env::var",
         "what runs depends on no environment variable",
     ),
@@ -228,19 +233,34 @@ pub fn check_probes(sources: &[Source], faults: &mut Vec<String>) {
     }
 }
 
-/// The kernels know nobody.
+/// What two manifests must not depend on: the kernels know expressions alone, expressions know nobody.
+const STRANGERS: [(&str, &[&str]); 2] = [
+    (
+        "kernels-gpu/Cargo.toml",
+        &["ferroflash", "ferroflash-driver", "cust", "cust_raw"],
+    ),
+    (
+        "kernels-gpu/expression/Cargo.toml",
+        &[
+            "ferroflash",
+            "ferroflash-kernels",
+            "ferroflash-driver",
+            "cust",
+            "cust_raw",
+        ],
+    ),
+];
+
+/// The kernels know nobody above them, and expressions know no kernel.
 pub fn check_dependencies(sources: &[Source], faults: &mut Vec<String>) {
-    for source in sources
-        .iter()
-        .filter(|source| source.path == "kernels-gpu/Cargo.toml")
-    {
-        for name in ["ferroflash", "ferroflash-driver", "cust", "cust_raw"] {
+    for (manifest, strangers) in STRANGERS {
+        let Some(source) = sources.iter().find(|source| source.path == manifest) else {
+            continue;
+        };
+        for &name in strangers {
             let names = |line: &str| line.split(['.', ' ', '=']).next() == Some(name);
             if source.text.lines().any(names) {
-                faults.push(format!(
-                    "{}: the kernels must not depend on {name}",
-                    source.path
-                ));
+                faults.push(format!("{manifest}: it must not depend on {name}"));
             }
         }
     }
@@ -331,16 +351,17 @@ mod tests {
     }
 
     #[test]
-    fn kernels_that_know_the_host_are_a_fault() {
-        let manifest = "[dependencies]\nferroflash.workspace = true\n";
-        let mut faults = Vec::new();
-        check_dependencies(
-            &[Source::new(
-                PathBuf::from("kernels-gpu/Cargo.toml"),
-                manifest.to_owned(),
-            )],
-            &mut faults,
-        );
-        assert_eq!(faults.len(), 1);
+    fn kernels_that_know_the_host_and_expressions_that_know_kernels_are_a_fault() {
+        let faults_of = |path: &str, name: &str| {
+            let manifest = format!("[dependencies]\n{name}.workspace = true\n");
+            let mut faults = Vec::new();
+            let source = Source::new(PathBuf::from(path), manifest);
+            check_dependencies(&[source], &mut faults);
+            faults.len()
+        };
+        let (kernels, expression) = (STRANGERS[0].0, STRANGERS[1].0);
+        assert_eq!(faults_of(kernels, "ferroflash"), 1);
+        assert_eq!(faults_of(kernels, "ferroflash-expression"), 0);
+        assert_eq!(faults_of(expression, "ferroflash-kernels"), 1);
     }
 }

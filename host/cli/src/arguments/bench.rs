@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use ferroflash::{Pass, Precision, SplitKv};
-use ferroflash_kernels::expression::named::{NamedMask, NamedScore};
+use ferroflash_expression::named::{NamedMask, NamedScore};
 
 use super::{AlgorithmName, DeviceWords, DtypeName, OrderName, Sweep};
 use crate::expressions::{mask_by_name, score_by_name};

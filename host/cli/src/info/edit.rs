@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use ferroflash::backend::cuda::CudaDevice;
 use ferroflash::plan::Plan;
 use ferroflash::{MaskExpression, Problem, Score};
-use ferroflash_kernels::expression::ptx::{Cap, Edit, Places, Program, RowTerms, ScoreRows, Unit};
+use ferroflash_expression::ptx::{Cap, Edit, Places, Program, RowTerms, ScoreRows, Unit};
 use ferroflash_kernels::params::{Scale, ScoreParams};
 use ferroflash_kernels::spec::text::SpecialiseError;
 use ferroflash_kernels::variants::{Kind, ScoreSite, VARIANTS, Variant};
@@ -195,7 +195,7 @@ pub fn print_compiled(plan: &Plan, device: &CudaDevice) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use ferroflash::expression::Expression;
-    use ferroflash_kernels::expression::named::{NamedMask, NamedScore};
+    use ferroflash_expression::named::{NamedMask, NamedScore};
 
     use super::*;
 

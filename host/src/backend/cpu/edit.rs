@@ -5,8 +5,8 @@
 
 use std::ops::Range;
 
-use ferroflash_kernels::expression::ptx::Edit;
-use ferroflash_kernels::expression::{
+use ferroflash_expression::ptx::Edit;
+use ferroflash_expression::{
     Evaluator, Expression, Index, MAX_RANK, ParamValue, Place, Tensors, Type,
 };
 use ferroflash_kernels::params::ScoreParams;

@@ -46,7 +46,7 @@ mod softmax;
 mod tests;
 pub(crate) mod weights;
 
-use ferroflash_kernels::expression::ElementType;
+use ferroflash_expression::ElementType;
 use float8::F8E4M3;
 use half::{bf16, f16};
 

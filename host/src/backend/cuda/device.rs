@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use ferroflash_driver::extra::device::Attribute;
 use ferroflash_driver::sys::{CUcontext, CUdevice};
 use ferroflash_driver::{Driver, Version, extra};
-use ferroflash_kernels::expression::Kept;
+use ferroflash_expression::Kept;
 use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Variant;
 

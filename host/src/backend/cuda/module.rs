@@ -9,7 +9,7 @@ use ferroflash_driver::Version;
 use ferroflash_driver::extra::function::{self, FunctionAttribute};
 use ferroflash_driver::extra::module::{self, Image, JitLog};
 use ferroflash_driver::sys::{CUfunction, CUmodule};
-use ferroflash_kernels::expression::Kept;
+use ferroflash_expression::Kept;
 use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::spec::text::of_variant;
 use ferroflash_kernels::variants::Variant;

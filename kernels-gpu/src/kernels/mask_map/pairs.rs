@@ -1,9 +1,10 @@
 //! What intervals leave open, found pair by pair: a warp evaluates the mask at all pairs of a block, until it has found one that is hidden and one
 //! that is shown.
 
+use ferroflash_expression::interval::Truth;
+
 use super::{Task, map_task, state};
 use crate::attention::score::{ScoreRows, ScoreTile};
-use crate::interval::Truth;
 use crate::params::{MAP_THREADS, MaskMapParams, PARTIAL_BLOCK, Scale};
 use crate::ptx::{global, score, shuffle, special};
 

@@ -1,12 +1,14 @@
 //! What is known of an instruction's value, and the places of values.
 
+use ferroflash_expression::interval::{Bounds, Index, Truth, Type};
+use ferroflash_expression::{
+    MASK_BINARY, MASK_COMPARE, MASK_INDEX, MASK_UNARY, MAX_PARAMS, MAX_TENSORS, MaskInstruction,
+    MaskOp, ScoreTensor,
+};
+
 use super::{BOUNDS_BYTES, THREADS, Task};
 use crate::attention::divide;
-use crate::interval::{Bounds, Index, Truth, Type};
-use crate::params::{
-    MASK_BINARY, MASK_COMPARE, MASK_INDEX, MASK_UNARY, MAX_SCORE_PARAMS, MAX_SCORE_TENSORS,
-    MaskInstruction, MaskMapParams, MaskOp, ScoreTensor,
-};
+use crate::params::MaskMapParams;
 use crate::ptx::{global, shared, special};
 use crate::tile::element::{Bf16, Element, F16};
 
@@ -50,7 +52,7 @@ pub(super) unsafe fn value_of(
 #[inline(always)]
 fn param(p: &MaskMapParams, which: u32) -> u32 {
     let mut value = 0;
-    for nth in 0..MAX_SCORE_PARAMS {
+    for nth in 0..MAX_PARAMS {
         if which == nth as u32 {
             value = p.score.values[nth];
         }
@@ -62,7 +64,7 @@ fn param(p: &MaskMapParams, which: u32) -> u32 {
 #[inline(always)]
 fn tensor(p: &MaskMapParams, which: u32) -> ScoreTensor {
     let mut tensor = p.score.tensors[0];
-    for nth in 1..MAX_SCORE_TENSORS {
+    for nth in 1..MAX_TENSORS {
         if which == nth as u32 {
             tensor = p.score.tensors[nth];
         }

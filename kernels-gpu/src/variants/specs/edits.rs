@@ -2,11 +2,12 @@
 
 use core::fmt;
 
+use ferroflash_expression::ExpressionError;
+use ferroflash_expression::named::{NamedMask, NamedScore};
+use ferroflash_expression::ptx::Edit;
+
 use super::budgets::{CAUSAL, CAUSAL_BLOCKS, PACKED_CAUSAL_SPLIT};
 use super::{Kind, TileShape, Variant};
-use crate::expression::ExpressionError;
-use crate::expression::named::{NamedMask, NamedScore};
-use crate::expression::ptx::Edit;
 use crate::spec::{Constant, Spec};
 use crate::variants::Dtype;
 

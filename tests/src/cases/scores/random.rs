@@ -1,8 +1,8 @@
 //! Random expressions whose values stay small, so that a backend in f32 and the oracle in f64 agree: what becomes of numbers is continuous, and
 //! conditions are of whole numbers.
 
-use ferroflash_kernels::expression::random::Random;
-use ferroflash_kernels::expression::{At, Cond, Int, Num};
+use ferroflash_expression::random::Random;
+use ferroflash_expression::{At, Cond, Int, Num};
 
 /// How deep an expression nests.
 const DEPTH: usize = 4;

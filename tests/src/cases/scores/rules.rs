@@ -3,7 +3,7 @@
 mod giving;
 
 use ferroflash::Mask;
-use ferroflash_kernels::expression::{At, ElementType, Expression, Num, ParamValue};
+use ferroflash_expression::{At, ElementType, Expression, Num, ParamValue};
 
 use super::random;
 use crate::edits::Edits;
@@ -316,7 +316,7 @@ impl Rule {
 }
 
 /// How far a key lies behind the query's place, which is aligned to the bottom right.
-fn behind(at: At) -> ferroflash_kernels::expression::Int {
+fn behind(at: At) -> ferroflash_expression::Int {
     at.k - at.q - (at.seqlen_k - at.seqlen_q)
 }
 

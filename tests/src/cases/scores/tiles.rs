@@ -1,7 +1,7 @@
 //! Scores of the user's own aimed at flash3's tiles.
 
 use ferroflash::Mask;
-use ferroflash_kernels::expression::ElementType;
+use ferroflash_expression::ElementType;
 
 use super::{Of, Rule, ScoreCase};
 use crate::cases::{Case, HALVES, MASKS};

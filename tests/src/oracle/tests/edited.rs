@@ -1,12 +1,12 @@
 //! Scores that are edited: gradients by the derivative of an expression against finite differences, and what masks hide.
 
-use ferroflash_kernels::expression::{Expression, ParamValue};
+use ferroflash_expression::{Expression, ParamValue};
 
 use super::*;
 use crate::edits::memory::{Given, Strides};
 use crate::edits::{Edits, Precision, Sequence};
 use crate::oracle::ScoreError;
-use ferroflash_kernels::expression::ElementType;
+use ferroflash_expression::ElementType;
 
 /// Slopes of each head, and a cap.
 fn edits(score: Option<Expression>, mask: Option<Expression>) -> Edits {

@@ -1,7 +1,7 @@
 //! Which problems options mean.
 
 use ferroflash::Mask;
-use ferroflash_kernels::expression::named::{NamedMask, NamedScore};
+use ferroflash_expression::named::{NamedMask, NamedScore};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 

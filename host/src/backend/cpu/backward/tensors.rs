@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use ferroflash_kernels::expression::{Index, ReadDims};
+use ferroflash_expression::{Index, ReadDims};
 use half::{bf16, f16};
 use rayon::prelude::*;
 

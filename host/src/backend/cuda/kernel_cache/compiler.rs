@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ferroflash_kernels::expression::Kept;
+use ferroflash_expression::Kept;
 use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Variant;
 

@@ -1,7 +1,7 @@
 //! What a call gives the expressions of a rule: numbers for their parameters, and tensors.
 
-use ferroflash_kernels::expression::random::Random;
-use ferroflash_kernels::expression::{ElementType, ParamValue};
+use ferroflash_expression::random::Random;
+use ferroflash_expression::{ElementType, ParamValue};
 
 use super::Of;
 use super::{LEFT, RIGHT, Rule, SHORT};
