@@ -1,5 +1,7 @@
 //! What ptxas makes of each module: registers, spills, stack, shared memory; remembered as long as nothing changes.
 
+mod budgets;
+mod edits;
 mod usage;
 
 use std::collections::hash_map::DefaultHasher;
@@ -14,10 +16,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, Result, bail};
 use ferroflash_kernels::spec::text::{of_variant, specialise};
 use ferroflash_kernels::spec::{Constant, PROBE_SPEC, Spec};
-use ferroflash_kernels::variants::{self, StandardEdit, TileShape, Variant};
+use ferroflash_kernels::variants::{self, TileShape, Variant};
 use ferroflash_ptx_builder::{Built, Module};
 
 use crate::workspace::Workspace;
+pub use budgets::spill_bytes;
+pub use edits::{StandardEdit, edited_spill_bytes};
 use usage::usage;
 pub use usage::{Usage, faults, label};
 
@@ -71,13 +75,15 @@ pub fn assemble(
     for module in &built.modules {
         let variant = variants::by_name(&module.name);
         let targets = targets(arch, variant);
-        for &spec in variant.map_or(&[PROBE_SPEC][..], |variant| variant.specs()) {
+        for &spec in variant.map_or(&[PROBE_SPEC][..], budgets::specs) {
             let of_target = |&target| Item::new(module, spec, None, target);
             work.extend(targets.iter().map(of_target));
         }
         for edit in StandardEdit::ALL {
             let has_gradient = edit.edit()?.has_gradient();
-            let specs = variant.map_or_else(Vec::new, |variant| variant.edited_specs(has_gradient));
+            let specs = variant.map_or_else(Vec::new, |variant| {
+                edits::edited_specs(variant, has_gradient)
+            });
             // The oldest device is enough: what an expression takes is much the same on others.
             let of_spec = |spec| Item::new(module, spec, Some(edit), targets[0]);
             work.extend(specs.into_iter().map(of_spec));

@@ -9,7 +9,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use ferroflash_kernels::config::TileConfig;
 use ferroflash_kernels::variants;
-use ferroflash_ptx_builder::{Built, Choice, Compiler, Freshness, Parts, Request, Rows, Sources, compiler};
+use ferroflash_ptx_builder::{
+    Built, Choice, Compiler, Freshness, Parts, Request, Rows, Sources, compiler,
+};
 
 use crate::assemble::{self, Keep, Share, Usage};
 use crate::prebuild;
@@ -287,8 +289,8 @@ fn table(usages: &[Usage]) -> Vec<String> {
             );
             let budget = variants::by_name(&usage.entry).map(|variant| TileConfig {
                 spill_bytes: match usage.edit {
-                    Some(edit) => variant.edited_spill_bytes(usage.spec, edit),
-                    None => variant.spill_bytes(usage.spec),
+                    Some(edit) => assemble::edited_spill_bytes(variant, usage.spec, edit),
+                    None => assemble::spill_bytes(variant, usage.spec),
                 },
                 ..variant.tile_config
             });

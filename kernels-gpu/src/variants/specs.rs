@@ -1,13 +1,8 @@
-//! Which constants each kernel asks for; `budgets.rs`: with which it is held to its budgets.
+//! Which constants each kernel asks for.
 
-mod budgets;
-
-#[cfg(not(target_arch = "nvptx64"))]
-mod edits;
-
-use super::{Dtype, Kind, Stamps, TileShape, Variant};
 use core::mem::offset_of;
 
+use super::{Dtype, Kind, Stamps, TileShape, Variant};
 use crate::attention::score::ScoreRows;
 use crate::config::tma_backward_splits;
 use crate::params::{
@@ -153,9 +148,6 @@ impl Kind {
         }
     }
 }
-
-#[cfg(not(target_arch = "nvptx64"))]
-pub use edits::StandardEdit;
 
 /// Where a kernel edits scores by an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

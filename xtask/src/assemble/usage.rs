@@ -2,10 +2,10 @@
 
 use anyhow::{Result, anyhow};
 use ferroflash_kernels::spec::Spec;
-use ferroflash_kernels::variants::{StandardEdit, TileConfig};
+use ferroflash_kernels::variants::TileConfig;
 use ferroflash_ptx_builder::PROBES;
 
-use super::Item;
+use super::{Item, StandardEdit};
 
 /// 32-bit registers of an SM, of every architecture from sm_70 on.
 const REGISTERS_PER_SM: u32 = 65536;
