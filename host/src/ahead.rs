@@ -32,7 +32,7 @@ use crate::error::Error;
 use crate::plan::{Backend, DeviceInfo, PlannedLaunch, SpecialisedKernel, plan};
 use crate::prepared::Layouts;
 use crate::problem::Problem;
-use crate::tensor::Place;
+use crate::tensor::Location;
 use crate::validate::{self, check};
 
 /// A kernel that calls launch.
@@ -116,7 +116,7 @@ impl CallKind {
                 layouts.giving(length)
             });
         // Which device it is makes no difference to a plan.
-        let arguments = layouts.arguments(problem, self.pass(), Place::Cuda(0))?;
+        let arguments = layouts.arguments(problem, self.pass(), Location::Cuda(0))?;
         let checked = check(problem, self.pass(), arguments)?;
         Ok(plan(&checked, device, Backend::Cuda, self.algorithm())?.launches)
     }

@@ -75,7 +75,7 @@ use crate::validate::rotary::{append_sizes, check_append};
 /// - Every tensor has any strides whose last dimension is contiguous; rows of outputs do not overlap. q_out is q, of the same memory and
 ///   layout, or lies apart from it; seqused_out lies apart from seqused_k. An error says so of memory that overlaps otherwise. No other
 ///   output may share elements with another argument; they may lie in one allocation, as packed q, k, v do.
-/// - Equal inputs give equal bits, on every backend; but which NaN comes of a NaN that is turned is not said.
+/// - Equal inputs give equal bits, on every backend; but which NaN comes of a NaN that is rotated is not said.
 ///
 /// Lengths on the host are checked by every call, and contradictions are errors. Those in a device's memory are not looked at by the host. There
 /// a new row whose `seqused_k[b] + i` is negative, at least seqlen_cache or, with rotary position embedding, at least n_positions is dropped:
@@ -128,7 +128,7 @@ impl Append {
     }
 
     /// Prepares an append to caches of these layouts in the device's memory: to be enqueued on a [`Queue`](crate::Queue), without waiting. Only
-    /// on a GPU. Every call gives q beside q_out, unless [`Layouts::without`] names [`Q`](crate::error::Argument::Q): then q_out is turned in
+    /// on a GPU. Every call gives q beside q_out, unless [`Layouts::without`] names [`Q`](crate::error::Argument::Q): then q_out is rotated in
     /// place. Calls give seqused_out if [`Layouts::giving`] names [`SeqUsedOut`](crate::error::Argument::SeqUsedOut).
     pub fn prepare(&self, layouts: &Layouts) -> Result<PreparedAppend, Error> {
         Ok(PreparedAppend::new(self.call().prepare(layouts)?))

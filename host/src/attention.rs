@@ -17,7 +17,7 @@ use crate::lengths;
 use crate::plan::{self, Algorithm, Backend, Candidate, Plan, SpecialisedKernel};
 use crate::prepared::{Layouts, Prepared, PreparedBackward, PreparedForward};
 use crate::problem::Problem;
-use crate::tensor::{Memory, Place, Vector};
+use crate::tensor::{Location, Memory, Vector};
 use crate::validate::{self, Checked, Pass};
 
 /// A problem on a device.
@@ -124,7 +124,7 @@ impl Attention {
         validate::bind(&self.problem, operands)?;
         let given = operands.describe();
         let plan = self.plan(pass, given)?;
-        let of_host = given.get(Argument::Q).map(Given::place) == Some(Place::Host);
+        let of_host = given.get(Argument::Q).map(Given::location) == Some(Location::Host);
         if of_host && self.device.checks_lengths() {
             lengths::check(&self.problem, |argument| operands.lengths(argument))?;
         }
@@ -179,8 +179,8 @@ impl Attention {
                 Ok(elements(device, slice, 0..slice.n_elems())?)
             }
             (given, _) => Err(ProblemError::OtherDevice {
-                given: given.map_or(Place::Host, Memory::place),
-                needed: self.device.place(),
+                given: given.map_or(Location::Host, Memory::location),
+                needed: self.device.location(),
             }
             .into()),
         }
@@ -203,7 +203,7 @@ impl Attention {
         let device = self.device.as_cuda().ok_or(PlanError::NotAsynchronous {
             backend: self.device.backend(),
         })?;
-        let arguments = layouts.arguments(&self.problem, pass, self.device.place())?;
+        let arguments = layouts.arguments(&self.problem, pass, self.device.location())?;
         let checked = validate::check(&self.problem, pass, arguments)?;
         let plan = self.plan_checked(&checked)?;
         Ok(Prepared::new(device, *checked.arguments(), plan)?)
@@ -211,7 +211,7 @@ impl Attention {
 
     /// What would run a pass on contiguous tensors, and what became of every other candidate.
     pub fn explain(&self, pass: Pass) -> Result<Explanation, Error> {
-        let checked = validate::without_tensors(&self.problem, pass, self.device.place())?;
+        let checked = validate::without_tensors(&self.problem, pass, self.device.location())?;
         Ok(Explanation {
             device: self.device.to_string(),
             why_device: self.device.why().to_owned(),
@@ -228,10 +228,10 @@ impl Attention {
     /// its memory.
     fn plan(&self, pass: Pass, arguments: Arguments) -> Result<Plan, Error> {
         let checked = validate::check(&self.problem, pass, arguments)?;
-        let (given, needed) = (checked.place(), self.device.place());
+        let (given, needed) = (checked.location(), self.device.location());
         match (given, self.device.kind()) {
             (given, _) if given == needed => self.plan_checked(&checked),
-            (Place::Host, Kind::Cuda(_)) => {
+            (Location::Host, Kind::Cuda(_)) => {
                 let moved = arguments.moved_to(needed);
                 self.plan_checked(&validate::check(&self.problem, pass, moved)?)
             }

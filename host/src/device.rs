@@ -10,7 +10,7 @@ use crate::backend::cuda::{CudaDevice, Ptxas};
 use crate::backend::emulated::{EmulatorOptions, Lengths};
 use crate::error::{DriverError, Error};
 use crate::plan::{Backend, DeviceInfo};
-use crate::tensor::Place;
+use crate::tensor::Location;
 
 /// A device to run attention on. Cheap to clone; clones are the same device.
 #[derive(Clone, Debug)]
@@ -166,10 +166,10 @@ impl Device {
     }
 
     /// In whose memory its kernels work.
-    pub fn place(&self) -> Place {
+    pub fn location(&self) -> Location {
         match &self.kind {
-            Kind::Cuda(device) => Place::Cuda(device.ordinal()),
-            _ => Place::Host,
+            Kind::Cuda(device) => Location::Cuda(device.ordinal()),
+            _ => Location::Host,
         }
     }
 

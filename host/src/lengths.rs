@@ -96,7 +96,7 @@ impl Side {
                     (0, rows)
                 }
             };
-            let of = |argument| Place { argument, sequence };
+            let of = |argument| LengthOf { argument, sequence };
             let used = match seqused {
                 Some(used) => of(vectors.seqused).within(used, sequence, 0..=room.len())?,
                 None => room.len(),
@@ -223,7 +223,7 @@ fn room(
     seqlen: usize,
     total: usize,
 ) -> Result<Range<usize>, ProblemError> {
-    let at = Place { argument, sequence };
+    let at = LengthOf { argument, sequence };
     let start = at.within(cu_seqlens, sequence, 0..=total)?;
     let most = start.saturating_add(seqlen).min(total);
     let end = at.within(cu_seqlens, sequence + 1, start..=most)?;
@@ -232,12 +232,12 @@ fn room(
 
 /// Of which sequence a length is.
 #[derive(Clone, Copy)]
-struct Place {
+struct LengthOf {
     argument: Argument,
     sequence: usize,
 }
 
-impl Place {
+impl LengthOf {
     /// A number of a vector, if it is one of these.
     fn within(
         self,
@@ -245,7 +245,7 @@ impl Place {
         index: usize,
         allowed: std::ops::RangeInclusive<usize>,
     ) -> Result<usize, ProblemError> {
-        let Place { argument, sequence } = self;
+        let LengthOf { argument, sequence } = self;
         let &given = vector.get(index).ok_or(ProblemError::ElementCount {
             argument,
             given: vector.len() as u64,

@@ -10,7 +10,7 @@ use crate::device::{Device, Kind};
 use crate::error::{Error, PlanError, ProblemError};
 use crate::plan::{Backend, DeviceInfo, OperationPlan, SpecialisedKernel};
 use crate::prepared::{Layouts, Prepared};
-use crate::tensor::{Description, Layout, Place, VectorDescription};
+use crate::tensor::{Description, Layout, Location, VectorDescription};
 use crate::validate::operation::CheckedOperation;
 
 /// What ran an operation, and why there.
@@ -49,7 +49,7 @@ impl<P: Operation> Call<'_, P> {
     ) -> Result<Done, Error> {
         let given = operands.describe();
         let plan = self.plan(given)?;
-        let of_host = given.get(P::FIRST).map(Given::place) == Some(Place::Host);
+        let of_host = given.get(P::FIRST).map(Given::location) == Some(Location::Host);
         if of_host && self.device.checks_lengths() {
             (self.lengths)(self.problem, operands)?;
         }
@@ -81,12 +81,12 @@ impl<P: Operation> Call<'_, P> {
 
     /// An argument that is nowhere yet.
     fn unplaced(&self, need: &Need) -> Result<Given, ProblemError> {
-        let place = self.device.place();
+        let location = self.device.location();
         Ok(match need.form {
             Form::Tensor { shape, dtype } => Description {
                 layout: Layout::bshd(shape)?,
                 dtype,
-                place,
+                location,
                 address: 0,
             }
             .into(),
@@ -95,9 +95,9 @@ impl<P: Operation> Call<'_, P> {
                     argument: Argument::Weights,
                 });
             }
-            Form::Elements { dtype } => VectorDescription::unplaced(1, dtype, place).into(),
+            Form::Elements { dtype } => VectorDescription::unplaced(1, dtype, location).into(),
             Form::Vector { dtype, n_elems } => {
-                VectorDescription::unplaced(n_elems, dtype, place).into()
+                VectorDescription::unplaced(n_elems, dtype, location).into()
             }
         })
     }
@@ -106,10 +106,10 @@ impl<P: Operation> Call<'_, P> {
     /// memory.
     fn plan(&self, arguments: Arguments) -> Result<OperationPlan<P>, Error> {
         let mut checked = (self.check)(self.problem, arguments)?;
-        let (given, needed) = (checked.place(), self.device.place());
+        let (given, needed) = (checked.location(), self.device.location());
         match (given, self.device.kind()) {
             (given, _) if given == needed => {}
-            (Place::Host, Kind::Cuda(_)) => {
+            (Location::Host, Kind::Cuda(_)) => {
                 checked = (self.check)(self.problem, arguments.moved_to(needed))?;
             }
             _ => return Err(ProblemError::OtherDevice { given, needed }.into()),

@@ -40,16 +40,16 @@
 mod append;
 mod layouts;
 mod merge;
+mod profiled;
 mod rotate;
-mod stamped;
 
 use std::sync::Arc;
 
 pub use append::PreparedAppend;
 pub use layouts::Layouts;
 pub use merge::PreparedMerge;
+pub use profiled::NotStamped;
 pub use rotate::PreparedRotate;
-pub use stamped::NotStamped;
 
 use crate::arguments::{
     Argument, ArgumentSet, Arguments, ByArgument, Form, Given, Gradients, Inputs, Operands,
@@ -59,7 +59,7 @@ use crate::backend::cuda::launch::Launches;
 use crate::backend::cuda::{CudaDevice, Queue};
 use crate::error::{DriverError, Error, ProblemError};
 use crate::plan::{Plan, Planned};
-use crate::tensor::{Description, Place};
+use crate::tensor::{Description, Location};
 use crate::validate::{bind, vector_fits};
 
 /// The kernels read and write 16 bytes at a time.
@@ -169,7 +169,7 @@ impl<P: Planned> Prepared<P> {
     /// Whether an argument is what the call was prepared for. A gradient of lse may be there in one call and not in the next, and so may seed and offset of
     /// dropout, which may be numbers instead.
     fn fits(&self, argument: Argument, given: Option<&Given>) -> Result<(), ProblemError> {
-        let place = self.place();
+        let location = self.location();
         match (given, self.arguments.get(argument)) {
             (Some(Given::Tensor(given)), Some(Given::Tensor(prepared))) => {
                 as_prepared(argument, given, prepared)?;
@@ -193,17 +193,17 @@ impl<P: Planned> Prepared<P> {
             },
             (Some(Given::Tensor(_)), _) => return Err(ProblemError::NotTaken { argument }),
         }
-        match given.map(Given::place) {
-            Some(given) if given != place => Err(ProblemError::OtherDevice {
+        match given.map(Given::location) {
+            Some(given) if given != location => Err(ProblemError::OtherDevice {
                 given,
-                needed: place,
+                needed: location,
             }),
             _ => Ok(()),
         }
     }
 
-    fn place(&self) -> Place {
-        Place::Cuda(self.launches.device().ordinal())
+    fn location(&self) -> Location {
+        Location::Cuda(self.launches.device().ordinal())
     }
 }
 
@@ -245,7 +245,8 @@ mod tests {
 
     #[test]
     fn a_tensor_is_aligned_unless_it_is_empty() {
-        let prepared = Description::contiguous([1, 2, 3, 8], Dtype::Bf16, Place::Cuda(0)).unwrap();
+        let prepared =
+            Description::contiguous([1, 2, 3, 8], Dtype::Bf16, Location::Cuda(0)).unwrap();
         let at = |address| Description {
             address,
             ..prepared

@@ -1,4 +1,4 @@
-//! Rows turned by their positions, on any device: [`Rotate::forward`] and [`Rotate::backward`].
+//! Rows rotated by their positions, on any device: [`Rotate::forward`] and [`Rotate::backward`].
 //!
 //! [`rotary`](crate::rotary) says what the turn is, and makes the tables. An [`Append`](crate::Append) turns keys and queries on their way to a
 //! cache; what is here is for training, where there is none.
@@ -10,14 +10,14 @@
 //! let table = Rotary::new(8).table(128)?;
 //! let shape = [2, 5, 3, 8];
 //! let rotate = Rotate::new(&Device::cpu(), RotateProblem::new(Dtype::F32, shape, table.turns(Pairs::Halves)))?;
-//! let (q, mut turned) = (vec![0.5f32; 240], vec![0f32; 240]);
+//! let (q, mut rotated) = (vec![0.5f32; 240], vec![0f32; 240]);
 //! let inputs = RotateInputs::new(&Tensor::bshd(&q, shape)?, table.cos(), table.sin());
-//! rotate.forward(&inputs, &mut TensorMut::bshd(&mut turned, shape)?)?;
+//! rotate.forward(&inputs, &mut TensorMut::bshd(&mut rotated, shape)?)?;
 //!
 //! // A turn keeps lengths, so the gradient is the turn back. Here it is made in place.
 //! let inputs = RotateInputs::in_place(table.cos(), table.sin());
-//! rotate.backward(&inputs, &mut TensorMut::bshd(&mut turned, shape)?)?;
-//! assert!(turned.iter().all(|x| (x - 0.5).abs() < 1e-6));
+//! rotate.backward(&inputs, &mut TensorMut::bshd(&mut rotated, shape)?)?;
+//! assert!(rotated.iter().all(|x| (x - 0.5).abs() < 1e-6));
 //! # Ok::<(), ferroflash::Error>(())
 //! ```
 
@@ -36,11 +36,11 @@ use crate::validate::rotary::{check_rotate, rotate_sizes};
 
 /// Rotations of one shape and type on a device.
 ///
-/// Row i of sequence b is turned as at position `seqlen_offsets[b] + i`, or i, by the arithmetic of
+/// Row i of sequence b is rotated as at position `seqlen_offsets[b] + i`, or i, by the arithmetic of
 /// [`RotaryTable::rotate`](crate::rotary::RotaryTable::rotate): in f32, rounded once; elements from rotary_dim on are copied bit for bit.
 ///
 /// - x and y have the same shape and any strides whose last dimension is contiguous; rows of y do not overlap. y is x, of the same memory and
-///   layout, or lies apart from it. Without x, y is turned in place.
+///   layout, or lies apart from it. Without x, y is rotated in place.
 /// - Lengths on the host are checked by every call. Those in a device's memory are not looked at by the host: a row at a position that is
 ///   negative or beyond the tables, or of no sequence, is not written.
 /// - Equal inputs give equal bits, on every backend.
@@ -65,7 +65,7 @@ impl Rotate {
         })
     }
 
-    /// What is turned.
+    /// What is rotated.
     pub fn problem(&self) -> &RotateProblem {
         &self.problem
     }
@@ -85,7 +85,7 @@ impl Rotate {
         self.run(Direction::Forth, inputs, y)
     }
 
-    /// The gradient of x from that of y: x is the gradient of the turned rows, and y becomes that of the rows. By tables that are multiplied by a
+    /// The gradient of x from that of y: x is the gradient of the rotated rows, and y becomes that of the rows. By tables that are multiplied by a
     /// factor (YaRN's) it is multiplied, too, as the gradient is.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl Rotate {
     }
 
     /// Prepares rotations of tensors of these layouts in the device's memory: to be enqueued on a [`Queue`](crate::Queue), without waiting. Only
-    /// on a GPU. Every call gives x beside y, unless [`Layouts::without`] names [`X`](crate::error::Argument::X): then y is turned in place.
+    /// on a GPU. Every call gives x beside y, unless [`Layouts::without`] names [`X`](crate::error::Argument::X): then y is rotated in place.
     /// Calls give offsets if [`Layouts::giving`] names [`SeqlenOffsets`](crate::error::Argument::SeqlenOffsets).
     pub fn prepare(
         &self,

@@ -17,7 +17,7 @@ use crate::arguments::{Access, Argument, Arguments, Form, Given, Need, Operands,
 use crate::dtype::ScalarType;
 use crate::error::ProblemError;
 use crate::problem::Problem;
-use crate::tensor::{Description, Layout, Place, VectorDescription};
+use crate::tensor::{Description, Layout, Location, VectorDescription};
 pub use crate::terms::Pass;
 
 use sizes::no_lengths_beside_a_block_mask;
@@ -33,7 +33,7 @@ pub struct Checked {
     problem: Problem,
     pass: Pass,
     softmax_scale: f32,
-    place: Place,
+    location: Location,
     arguments: Arguments,
 }
 
@@ -80,8 +80,8 @@ impl Checked {
     }
 
     /// In whose memory every argument lies.
-    pub fn place(&self) -> Place {
-        self.place
+    pub fn location(&self) -> Location {
+        self.location
     }
 
     /// Whether lengths of sequences lie in memory: what a kernel reads them from.
@@ -133,12 +133,12 @@ pub(crate) fn bind(problem: &Problem, operands: &mut Operands) -> Result<(), Pro
 /// Checks what a pass was given.
 pub fn check(problem: &Problem, pass: Pass, arguments: Arguments) -> Result<Checked, ProblemError> {
     sizes(problem)?;
-    let place = fit(problem, pass, &arguments)?;
+    let location = fit(problem, pass, &arguments)?;
     Ok(Checked {
         problem: *problem,
         pass,
         softmax_scale: problem.scale(),
-        place,
+        location,
         arguments,
     })
 }
@@ -148,7 +148,7 @@ pub(crate) fn fit(
     problem: &Problem,
     pass: Pass,
     arguments: &Arguments,
-) -> Result<Place, ProblemError> {
+) -> Result<Location, ProblemError> {
     if pass == Pass::Backward && problem.pages().is_some() {
         let what = "the backward pass";
         return Err(ProblemError::PagesWith { what });
@@ -168,7 +168,7 @@ pub(crate) fn fit(
         arguments,
         Argument::Q,
         need,
-        |argument, need, given, place| fits(argument, need, given, problem, place),
+        |argument, need, given, location| fits(argument, need, given, problem, location),
     )
 }
 
@@ -178,13 +178,13 @@ fn all_fit(
     arguments: &Arguments,
     first: Argument,
     need: impl Fn(Argument) -> Option<Need>,
-    fits: impl Fn(Argument, &Need, &Given, Place) -> Result<(), ProblemError>,
-) -> Result<Place, ProblemError> {
+    fits: impl Fn(Argument, &Need, &Given, Location) -> Result<(), ProblemError>,
+) -> Result<Location, ProblemError> {
     let missing = |argument| ProblemError::Missing { argument };
-    let place = arguments.get(first).ok_or(missing(first))?.place();
+    let location = arguments.get(first).ok_or(missing(first))?.location();
     for argument in Argument::ALL {
         match (need(argument), arguments.get(argument)) {
-            (Some(need), Some(given)) => fits(argument, &need, given, place)?,
+            (Some(need), Some(given)) => fits(argument, &need, given, location)?,
             (Some(need), None) if need.presence == Presence::Required => {
                 return Err(missing(argument));
             }
@@ -192,7 +192,7 @@ fn all_fit(
             (_, None) => {}
         }
     }
-    Ok(place)
+    Ok(location)
 }
 
 /// Checks a problem whose arguments do not exist yet: those that the pass needs, contiguous, aligned, in one place. For plans
@@ -200,23 +200,23 @@ fn all_fit(
 pub fn without_tensors(
     problem: &Problem,
     pass: Pass,
-    place: Place,
+    location: Location,
 ) -> Result<Checked, ProblemError> {
-    check(problem, pass, needed(problem, pass, place)?)
+    check(problem, pass, needed(problem, pass, location)?)
 }
 
 /// What a pass needs, contiguous and aligned, in one place.
 pub(crate) fn needed(
     problem: &Problem,
     pass: Pass,
-    place: Place,
+    location: Location,
 ) -> Result<Arguments, ProblemError> {
     sizes(problem)?;
     let mut arguments = Arguments::default();
     for argument in Argument::ALL {
         match need(problem, pass, argument) {
             Some(need) if need.presence.is_expected() => {
-                arguments = arguments.with(argument, unplaced(&need, problem, place)?);
+                arguments = arguments.with(argument, unplaced(&need, problem, location)?);
             }
             _ => {}
         }
@@ -228,22 +228,22 @@ pub(crate) fn needed(
 pub(crate) fn unplaced(
     need: &Need,
     problem: &Problem,
-    place: Place,
+    location: Location,
 ) -> Result<Given, ProblemError> {
     let tensor = |layout, dtype| Description {
         layout,
         dtype,
-        place,
+        location,
         address: 0,
     };
     Ok(match need.form {
         Form::Tensor { shape, dtype } => tensor(Layout::bshd(shape)?, dtype).into(),
         Form::Weights => tensor(problem.weights_layout()?, problem.dtype().into()).into(),
         Form::Vector { dtype, n_elems } => {
-            VectorDescription::unplaced(n_elems, dtype, place).into()
+            VectorDescription::unplaced(n_elems, dtype, location).into()
         }
         // How many there are no plan asks.
-        Form::Elements { dtype } => VectorDescription::unplaced(1, dtype, place).into(),
+        Form::Elements { dtype } => VectorDescription::unplaced(1, dtype, location).into(),
     })
 }
 
@@ -253,7 +253,7 @@ fn fits(
     need: &Need,
     given: &Given,
     problem: &Problem,
-    place: Place,
+    location: Location,
 ) -> Result<(), ProblemError> {
     match (need.form, given) {
         (Form::Tensor { shape, dtype }, Given::Tensor(tensor)) => {
@@ -275,7 +275,7 @@ fn fits(
             return Err(ProblemError::OtherForm { argument, needed });
         }
     }
-    same_place(argument, given.place(), place)?;
+    same_location(argument, given.location(), location)?;
     match given {
         Given::Tensor(tensor) if need.access != Access::Read => has_no_aliases(argument, tensor),
         _ => Ok(()),
@@ -364,7 +364,11 @@ fn has_type(argument: Argument, given: ScalarType, needed: ScalarType) -> Result
     }
 }
 
-fn same_place(argument: Argument, given: Place, needed: Place) -> Result<(), ProblemError> {
+fn same_location(
+    argument: Argument,
+    given: Location,
+    needed: Location,
+) -> Result<(), ProblemError> {
     if given == needed {
         Ok(())
     } else {

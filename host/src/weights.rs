@@ -8,7 +8,7 @@ use crate::backend::cpu;
 use crate::backend::fetch::{Fetch, Fetched};
 use crate::error::{Error, ProblemError};
 use crate::plan::Backend;
-use crate::tensor::Place;
+use crate::tensor::Location;
 pub use crate::terms::WeightsOf;
 use crate::validate;
 
@@ -75,8 +75,8 @@ impl Attention {
         let mut operands = Operands::inputs(inputs);
         validate::bind(problem, &mut operands)?;
         let given = validate::weights(problem, &operands.describe(), of, out.len() as u64)?;
-        let needed = self.device().place();
-        if given != needed && given != Place::Host {
+        let needed = self.device().location();
+        if given != needed && given != Location::Host {
             return Err(ProblemError::OtherDevice { given, needed }.into());
         }
         let fetch = Fetch::new(self.device().as_cuda());

@@ -171,7 +171,7 @@ fn kernels_turn_f32_as_the_processor_does() {
 
     let table = table();
     let problem = RotateProblem::new(Dtype::F32, [1, 1, 1, 8], table.turns(Pairs::Halves));
-    let turned = |device: &Device| {
+    let rotated = |device: &Device| {
         let mut y = Aligned([1., 2., 3., 4., 5., 6., 7., 8.]);
         let inputs = RotateInputs::in_place(table.cos(), table.sin()).seqlen_offsets(&[2]);
         let mut to = TensorMut::bshd(&mut y.0, [1, 1, 1, 8]).unwrap();
@@ -180,9 +180,9 @@ fn kernels_turn_f32_as_the_processor_does() {
         assert_eq!(done.backend, device.backend());
         y.0
     };
-    let expected = turned(&Device::cpu());
+    let expected = rotated(&Device::cpu());
     assert_ne!(expected, [1., 2., 3., 4., 5., 6., 7., 8.]);
-    let emulated = turned(&Device::emulated(EmulatorOptions::seeded(3)));
+    let emulated = rotated(&Device::emulated(EmulatorOptions::seeded(3)));
     for (ours, theirs) in emulated.into_iter().zip(expected) {
         assert!((ours - theirs).abs() < 1e-5, "{ours} {theirs}");
     }
@@ -218,7 +218,7 @@ fn an_odd_rotary_dim_is_refused_by_name() {
     assert_eq!(refused, RotaryError::RotaryDim { given: 5 }.into());
 }
 
-/// Steps of decoding: append, then attention with the lengths that the append gave. The last query's output is that of attention over all turned
+/// Steps of decoding: append, then attention with the lengths that the append gave. The last query's output is that of attention over all rotated
 /// keys at once.
 #[test]
 fn attention_takes_the_lengths_that_an_append_gives() -> Result<(), Error> {
@@ -271,7 +271,7 @@ fn attention_takes_the_lengths_that_an_append_gives() -> Result<(), Error> {
         Attention::new(&device, attention)?.forward(&inputs, &mut outputs)?;
     }
     // The same from the definition, in f64.
-    let turned = |rows: &[f32], at: usize, sequence: usize| -> Vec<f64> {
+    let rotated = |rows: &[f32], at: usize, sequence: usize| -> Vec<f64> {
         let row = &rows[at * 16 + sequence * 8..][..8];
         let pair = |i: usize| {
             let (sin, cos) = (at as f64 * 10_000f64.powf(-(i as f64) / 4.0)).sin_cos();
@@ -281,9 +281,9 @@ fn attention_takes_the_lengths_that_an_append_gives() -> Result<(), Error> {
         (0..4).flat_map(pair).collect()
     };
     for sequence in 0..2 {
-        let last = turned(&q, n - 1, sequence);
+        let last = rotated(&q, n - 1, sequence);
         let score = |at: usize| {
-            let key = turned(&k, at, sequence);
+            let key = rotated(&k, at, sequence);
             let dot: f64 = last.iter().zip(&key).map(|(q, k)| q * k).sum();
             (dot / 8f64.sqrt()).exp()
         };

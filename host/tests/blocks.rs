@@ -3,7 +3,7 @@
 use ferroflash::arguments::Argument;
 use ferroflash::dtype::ScalarType;
 use ferroflash::error::ProblemError;
-use ferroflash::tensor::{Place, VectorDescription};
+use ferroflash::tensor::{Location, VectorDescription};
 use ferroflash::validate::{check, sizes, without_tensors};
 use ferroflash::{
     Attention, BlockMask, Device, Dtype, Gradients, Inputs, Mask, OutputGradients, Outputs, Pass,
@@ -73,8 +73,8 @@ fn lengths_beside_a_block_mask_are_refused() {
     assert_eq!(sizes(&packed_q), refused(Argument::CuSeqlensQ));
     assert_eq!(sizes(&packed_k), refused(Argument::CuSeqlensK));
     let problem = problem().block_mask(blocks()).build().unwrap();
-    let fitting = without_tensors(&problem, Pass::Forward, Place::Host).unwrap();
-    let lengths = VectorDescription::unplaced(2, ScalarType::I32, Place::Host);
+    let fitting = without_tensors(&problem, Pass::Forward, Location::Host).unwrap();
+    let lengths = VectorDescription::unplaced(2, ScalarType::I32, Location::Host);
     for argument in [Argument::SeqUsedQ, Argument::SeqUsedK, Argument::LeftpadK] {
         let given = fitting.arguments().with(argument, lengths);
         let outcome = check(&problem, Pass::Forward, given).map(|_| ());
@@ -89,14 +89,14 @@ fn a_map_that_does_not_fit_is_refused() {
     let argument = Argument::BlockMask;
     for pass in [Pass::Forward, Pass::ForwardWithWeights, Pass::Backward] {
         let with = |problem: &Problem, map: VectorDescription| {
-            let fitting = without_tensors(problem, pass, Place::Host).unwrap();
+            let fitting = without_tensors(problem, pass, Location::Host).unwrap();
             let given = fitting.arguments().with(argument, map);
             check(problem, pass, given).map(|_| ())
         };
-        let map = VectorDescription::unplaced(12, ScalarType::U8, Place::Host);
+        let map = VectorDescription::unplaced(12, ScalarType::U8, Location::Host);
         assert_eq!(with(&masked, map), Ok(()));
         assert_eq!(with(&plain, map), Err(ProblemError::NotTaken { argument }));
-        let fitting = without_tensors(&masked, pass, Place::Host).unwrap();
+        let fitting = without_tensors(&masked, pass, Location::Host).unwrap();
         let without = fitting.arguments().without(argument);
         assert_eq!(
             check(&masked, pass, without).map(|_| ()),

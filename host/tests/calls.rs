@@ -214,7 +214,7 @@ mod emulated {
         assert_eq!(
             names(&emulated.ran[1]),
             [
-                "backward_delta_sm90a_f16_d64 plain",
+                "backward_preprocess_sm90a_f16_d64 plain",
                 "backward_sm90a_f16_d64 right_bound"
             ]
         );

@@ -4,7 +4,7 @@ use ferroflash::arguments::Argument;
 use ferroflash::dtype::ScalarType;
 use ferroflash::error::{Error, PlanError, ProblemError};
 use ferroflash::plan::{DeviceInfo, Outcome, Reason, plan};
-use ferroflash::tensor::{Place, VectorDescription};
+use ferroflash::tensor::{Location, VectorDescription};
 use ferroflash::validate::{check, sizes, without_tensors};
 use ferroflash::{
     Algorithm, Attention, BlockMask, Device, Dtype, Fp8Kv, Inputs, Outputs, Pages, Pass, Problem,
@@ -27,7 +27,7 @@ fn problem(dtype: Dtype) -> ProblemBuilder {
 fn there_is_a_scale_for_each_sequence_or_page_and_head() {
     let scales = |problem: ProblemBuilder| {
         let problem = problem.build().unwrap();
-        let checked = without_tensors(&problem, Pass::Forward, Place::Host).unwrap();
+        let checked = without_tensors(&problem, Pass::Forward, Location::Host).unwrap();
         [Argument::KDescale, Argument::VDescale].map(|argument| {
             let scales = checked.arguments().vector(argument).unwrap();
             assert_eq!(scales.dtype, ScalarType::F32);
@@ -54,7 +54,7 @@ fn what_does_not_go_together_is_refused() {
         with("a scale for each page, without pages,")
     );
     for pass in [Pass::Backward, Pass::ForwardWithWeights] {
-        let outcome = without_tensors(&problem.build().unwrap(), pass, Place::Host);
+        let outcome = without_tensors(&problem.build().unwrap(), pass, Location::Host);
         let expected = with("the backward pass or the weights");
         assert_eq!(outcome.map(|_| ()), expected);
     }
@@ -63,12 +63,12 @@ fn what_does_not_go_together_is_refused() {
 #[test]
 fn arguments_that_do_not_fit_are_refused() {
     let problem = problem(Dtype::Bf16).build().unwrap();
-    let fitting = without_tensors(&problem, Pass::Forward, Place::Host).unwrap();
+    let fitting = without_tensors(&problem, Pass::Forward, Location::Host).unwrap();
     let given = |arguments| check(&problem, Pass::Forward, arguments).map(|_| ());
     let argument = Argument::KDescale;
     let missing = fitting.arguments().without(argument);
     assert_eq!(given(missing), Err(ProblemError::Missing { argument }));
-    let scales = |n, dtype| VectorDescription::unplaced(n, dtype, Place::Host);
+    let scales = |n, dtype| VectorDescription::unplaced(n, dtype, Location::Host);
     let short = fitting
         .arguments()
         .with(argument, scales(3, ScalarType::F32));
@@ -96,7 +96,7 @@ fn arguments_that_do_not_fit_are_refused() {
         .heads(1)
         .head_dim(64);
     let plain = plain.build().unwrap();
-    let fitting = without_tensors(&plain, Pass::Forward, Place::Host).unwrap();
+    let fitting = without_tensors(&plain, Pass::Forward, Location::Host).unwrap();
     let arguments = fitting
         .arguments()
         .with(argument, scales(1, ScalarType::F32));
@@ -109,7 +109,7 @@ fn arguments_that_do_not_fit_are_refused() {
 /// Why an algorithm does not run on a device.
 fn refusal(problem: ProblemBuilder, device: &DeviceInfo, algorithm: Algorithm) -> Option<Reason> {
     let problem = problem.build().unwrap();
-    let checked = without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap();
+    let checked = without_tensors(&problem, Pass::Forward, Location::Cuda(0)).unwrap();
     let candidates = match plan(&checked, device, ferroflash::Backend::Cuda, None) {
         Ok(plan) => plan.candidates,
         Err(PlanError::NoCandidate { candidates, .. }) => candidates,

@@ -4,7 +4,7 @@ use ferroflash::arguments::Argument;
 use ferroflash::dtype::ScalarType;
 use ferroflash::error::ProblemError;
 use ferroflash::plan::{Algorithm, Backend, DeviceInfo, Plan, plan};
-use ferroflash::tensor::{Place, VectorDescription};
+use ferroflash::tensor::{Location, VectorDescription};
 use ferroflash::validate::{check, without_tensors};
 use ferroflash::{
     Attention, Device, Dtype, Error, Inputs, Mask, Outputs, Pass, Problem, ProblemBuilder, Tensor,
@@ -176,10 +176,10 @@ fn cu_seqlens_is_there_where_rows_are_packed_and_nowhere_else() {
 #[test]
 fn lengths_are_i32_and_aligned() {
     let problem = packed();
-    let arguments = *without_tensors(&problem, Pass::Backward, Place::Cuda(0))
+    let arguments = *without_tensors(&problem, Pass::Backward, Location::Cuda(0))
         .unwrap()
         .arguments();
-    let lengths = VectorDescription::unplaced(3, ScalarType::I32, Place::Cuda(0));
+    let lengths = VectorDescription::unplaced(3, ScalarType::I32, Location::Cuda(0));
     for argument in [Argument::SeqUsedQ, Argument::SeqUsedK, Argument::LeftpadK] {
         let given = |given| check(&problem, Pass::Backward, arguments.with(argument, given));
         given(lengths).unwrap();
@@ -225,11 +225,11 @@ fn packed_rows_that_nobody_counts_are_refused() {
 
 /// The plan of a call that is given used lengths of k, or not.
 fn planned(problem: &Problem, pass: Pass, algorithm: Algorithm, used: bool) -> Plan {
-    let mut arguments = *without_tensors(problem, pass, Place::Cuda(0))
+    let mut arguments = *without_tensors(problem, pass, Location::Cuda(0))
         .unwrap()
         .arguments();
     if used {
-        let used = VectorDescription::unplaced(3, ScalarType::I32, Place::Cuda(0));
+        let used = VectorDescription::unplaced(3, ScalarType::I32, Location::Cuda(0));
         arguments = arguments.with(Argument::SeqUsedK, used);
     }
     let checked = check(problem, pass, arguments).unwrap();

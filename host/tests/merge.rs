@@ -4,7 +4,7 @@ use ferroflash::arguments::{Argument, Arguments, Given};
 use ferroflash::dtype::ScalarType;
 use ferroflash::error::{PlanError, ProblemError};
 use ferroflash::plan::{DeviceInfo, Reason, plan_merge};
-use ferroflash::tensor::{Description, Place, VectorDescription};
+use ferroflash::tensor::{Description, Location, VectorDescription};
 use ferroflash::validate::merge::check_merge;
 use ferroflash::{Backend, Device, Dtype, Layout, Merge, MergeProblem};
 use ferroflash_kernels::params::Params;
@@ -18,9 +18,9 @@ fn problem() -> MergeProblem {
 }
 
 /// What fits.
-fn fitting(place: Place) -> Arguments {
-    let tensor = Description::contiguous(SHAPE, Dtype::F16, place).unwrap();
-    let rows = VectorDescription::unplaced(N_ROWS as u64, Dtype::F32, place);
+fn fitting(location: Location) -> Arguments {
+    let tensor = Description::contiguous(SHAPE, Dtype::F16, location).unwrap();
+    let rows = VectorDescription::unplaced(N_ROWS as u64, Dtype::F32, location);
     let tensors = [Argument::O1, Argument::O2, Argument::O];
     let vectors = [Argument::Lse1, Argument::Lse2, Argument::Lse];
     let with_tensor = |arguments: Arguments, argument| arguments.with(argument, tensor);
@@ -36,10 +36,10 @@ fn assert_refused(arguments: Arguments, expected: ProblemError) {
 
 #[test]
 fn what_fits_is_taken() {
-    let checked = check_merge(&problem(), fitting(Place::Host)).unwrap();
+    let checked = check_merge(&problem(), fitting(Location::Host)).unwrap();
     assert_eq!(checked.problem().shape_lse(), [2, 3, 5]);
-    assert_eq!(checked.place(), Place::Host);
-    let without_lse = fitting(Place::Host).without(Argument::Lse);
+    assert_eq!(checked.location(), Location::Host);
+    let without_lse = fitting(Location::Host).without(Argument::Lse);
     assert!(check_merge(&problem(), without_lse).is_ok());
 }
 
@@ -52,12 +52,12 @@ fn what_is_missing_or_not_taken_is_named() {
         Argument::Lse2,
         Argument::O,
     ] {
-        let without = fitting(Place::Host).without(argument);
+        let without = fitting(Location::Host).without(argument);
         assert_refused(without, ProblemError::Missing { argument });
     }
-    let tensor = Description::contiguous(SHAPE, Dtype::F16, Place::Host).unwrap();
+    let tensor = Description::contiguous(SHAPE, Dtype::F16, Location::Host).unwrap();
     for argument in [Argument::Q, Argument::Weights, Argument::DO] {
-        let with = fitting(Place::Host).with(argument, tensor);
+        let with = fitting(Location::Host).with(argument, tensor);
         assert_refused(with, ProblemError::NotTaken { argument });
     }
 }
@@ -66,33 +66,33 @@ fn what_is_missing_or_not_taken_is_named() {
 fn tensors_have_the_shape_the_type_and_the_place() {
     for argument in [Argument::O1, Argument::O2, Argument::O] {
         let given = [2, 5, 3, 8];
-        let of_shape = Description::contiguous(given, Dtype::F16, Place::Host).unwrap();
+        let of_shape = Description::contiguous(given, Dtype::F16, Location::Host).unwrap();
         let refused = ProblemError::ShapeMismatch {
             argument,
             given,
             needed: SHAPE,
         };
-        assert_refused(fitting(Place::Host).with(argument, of_shape), refused);
-        let of_type = Description::contiguous(SHAPE, Dtype::Bf16, Place::Host).unwrap();
+        assert_refused(fitting(Location::Host).with(argument, of_shape), refused);
+        let of_type = Description::contiguous(SHAPE, Dtype::Bf16, Location::Host).unwrap();
         let refused = ProblemError::DtypeMismatch {
             argument,
             given: Dtype::Bf16.into(),
             needed: Dtype::F16.into(),
         };
-        assert_refused(fitting(Place::Host).with(argument, of_type), refused);
-        let rows = VectorDescription::unplaced(N_ROWS as u64, Dtype::F32, Place::Host);
+        assert_refused(fitting(Location::Host).with(argument, of_type), refused);
+        let rows = VectorDescription::unplaced(N_ROWS as u64, Dtype::F32, Location::Host);
         let needed = "tensor";
         let refused = ProblemError::OtherForm { argument, needed };
-        assert_refused(fitting(Place::Host).with(argument, rows), refused);
+        assert_refused(fitting(Location::Host).with(argument, rows), refused);
     }
     for argument in [Argument::Lse1, Argument::O2, Argument::Lse2, Argument::O] {
-        let given: Given = *fitting(Place::Cuda(1)).get(argument).unwrap();
+        let given: Given = *fitting(Location::Cuda(1)).get(argument).unwrap();
         let refused = ProblemError::MixedPlaces {
             argument,
-            given: Place::Cuda(1),
-            needed: Place::Host,
+            given: Location::Cuda(1),
+            needed: Location::Host,
         };
-        assert_refused(fitting(Place::Host).with(argument, given), refused);
+        assert_refused(fitting(Location::Host).with(argument, given), refused);
     }
 }
 
@@ -100,41 +100,41 @@ fn tensors_have_the_shape_the_type_and_the_place() {
 fn every_lse_is_f32_and_has_a_number_for_each_row() {
     for argument in [Argument::Lse1, Argument::Lse2, Argument::Lse] {
         for given in [N_ROWS as u64 - 1, N_ROWS as u64 + 1] {
-            let rows = VectorDescription::unplaced(given, Dtype::F32, Place::Host);
+            let rows = VectorDescription::unplaced(given, Dtype::F32, Location::Host);
             let refused = ProblemError::ElementCount {
                 argument,
                 given,
                 needed: N_ROWS as u64,
             };
-            assert_refused(fitting(Place::Host).with(argument, rows), refused);
+            assert_refused(fitting(Location::Host).with(argument, rows), refused);
         }
-        let rows = VectorDescription::unplaced(N_ROWS as u64, ScalarType::I32, Place::Host);
+        let rows = VectorDescription::unplaced(N_ROWS as u64, ScalarType::I32, Location::Host);
         let refused = ProblemError::DtypeMismatch {
             argument,
             given: ScalarType::I32,
             needed: ScalarType::F32,
         };
-        assert_refused(fitting(Place::Host).with(argument, rows), refused);
-        let tensor = Description::contiguous(SHAPE, Dtype::F16, Place::Host).unwrap();
+        assert_refused(fitting(Location::Host).with(argument, rows), refused);
+        let tensor = Description::contiguous(SHAPE, Dtype::F16, Location::Host).unwrap();
         let needed = "vector";
         let refused = ProblemError::OtherForm { argument, needed };
-        assert_refused(fitting(Place::Host).with(argument, tensor), refused);
+        assert_refused(fitting(Location::Host).with(argument, tensor), refused);
     }
 }
 
 #[test]
 fn rows_of_the_output_lie_apart_and_those_of_inputs_may_not() {
-    let mut repeated = Description::contiguous(SHAPE, Dtype::F16, Place::Host).unwrap();
+    let mut repeated = Description::contiguous(SHAPE, Dtype::F16, Location::Host).unwrap();
     repeated.layout.head_stride = 0;
     for argument in [Argument::O1, Argument::O2] {
-        let arguments = fitting(Place::Host).with(argument, repeated);
+        let arguments = fitting(Location::Host).with(argument, repeated);
         assert!(check_merge(&problem(), arguments).is_ok());
     }
     let refused = ProblemError::OutputAliases {
         argument: Argument::O,
         layout: repeated.layout,
     };
-    assert_refused(fitting(Place::Host).with(Argument::O, repeated), refused);
+    assert_refused(fitting(Location::Host).with(Argument::O, repeated), refused);
 }
 
 #[test]
@@ -171,12 +171,12 @@ fn refused_by_kernel(problem: MergeProblem, arguments: Arguments, device: &Devic
 
 #[test]
 fn what_the_kernel_does_not_take_has_a_reason() {
-    let (h200, place) = (DeviceInfo::h200(), Place::Cuda(0));
+    let (h200, location) = (DeviceInfo::h200(), Location::Cuda(0));
     let of = |dtype, shape: [usize; 4]| {
-        let tensor = Description::contiguous(shape, dtype, place).unwrap();
+        let tensor = Description::contiguous(shape, dtype, location).unwrap();
         let n_rows = MergeProblem::new(dtype, shape).n_rows();
-        let rows = VectorDescription::unplaced(n_rows, Dtype::F32, place);
-        let arguments = fitting(place)
+        let rows = VectorDescription::unplaced(n_rows, Dtype::F32, location);
+        let arguments = fitting(location)
             .with(Argument::O1, tensor)
             .with(Argument::O2, tensor)
             .with(Argument::O, tensor)
@@ -215,15 +215,15 @@ fn what_the_kernel_does_not_take_has_a_reason() {
 
 #[test]
 fn the_kernel_wants_multiples_of_16_bytes() {
-    let (h200, place) = (DeviceInfo::h200(), Place::Cuda(0));
+    let (h200, location) = (DeviceInfo::h200(), Location::Cuda(0));
     for argument in [Argument::O1, Argument::O2, Argument::O] {
-        let fits = *fitting(place).tensor(argument).unwrap();
+        let fits = *fitting(location).tensor(argument).unwrap();
         let moved = Description { address: 8, ..fits };
         let address = Reason::BaseAlignment {
             argument,
             address: 8,
         };
-        let arguments = fitting(place).with(argument, moved);
+        let arguments = fitting(location).with(argument, moved);
         assert_eq!(refused_by_kernel(problem(), arguments, &h200), address);
         let layout = Layout {
             row_stride: 52,
@@ -234,7 +234,7 @@ fn the_kernel_wants_multiples_of_16_bytes() {
             argument,
             stride: 52,
         };
-        let arguments = fitting(place).with(argument, Description { layout, ..fits });
+        let arguments = fitting(location).with(argument, Description { layout, ..fits });
         assert_eq!(refused_by_kernel(problem(), arguments, &h200), stride);
     }
 }
@@ -242,15 +242,15 @@ fn the_kernel_wants_multiples_of_16_bytes() {
 #[test]
 fn one_launch_covers_every_row() {
     let device = DeviceInfo::a100();
-    let checked = check_merge(&problem(), fitting(Place::Cuda(0))).unwrap();
+    let checked = check_merge(&problem(), fitting(Location::Cuda(0))).unwrap();
     let plan = plan_merge(&checked, &device, Backend::Cuda).unwrap();
     assert_eq!(
         plan.to_string(),
         "merge on cuda\n  problem   f16 o [2, 5, 3, 16]\n  launch    merge_sm80_f16 plain grid 1 threads 256\n"
     );
     let of_f32 = MergeProblem::new(Dtype::F32, [2, 5, 3, 20]);
-    let tensor = Description::contiguous(of_f32.shape(), Dtype::F32, Place::Cuda(0)).unwrap();
-    let arguments = fitting(Place::Cuda(0))
+    let tensor = Description::contiguous(of_f32.shape(), Dtype::F32, Location::Cuda(0)).unwrap();
+    let arguments = fitting(Location::Cuda(0))
         .with(Argument::O1, tensor)
         .with(Argument::O2, tensor)
         .with(Argument::O, tensor);
@@ -280,8 +280,9 @@ fn one_launch_covers_every_row() {
     }
     for n_rows in [32, 33, 1000, (1 << 31) - 1] {
         let problem = MergeProblem::new(Dtype::F16, [1, n_rows, 1, 8]);
-        let tensor = Description::contiguous(problem.shape(), Dtype::F16, Place::Cuda(0)).unwrap();
-        let rows = VectorDescription::unplaced(n_rows as u64, Dtype::F32, Place::Cuda(0));
+        let tensor =
+            Description::contiguous(problem.shape(), Dtype::F16, Location::Cuda(0)).unwrap();
+        let rows = VectorDescription::unplaced(n_rows as u64, Dtype::F32, Location::Cuda(0));
         let arguments = Arguments::default()
             .with(Argument::O1, tensor)
             .with(Argument::O2, tensor)

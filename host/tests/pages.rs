@@ -5,7 +5,7 @@ use ferroflash::backend::emulated::EmulatorOptions;
 use ferroflash::dtype::ScalarType;
 use ferroflash::error::{Error, PlanError, ProblemError};
 use ferroflash::plan::{Outcome, Reason};
-use ferroflash::tensor::{Place, VectorDescription};
+use ferroflash::tensor::{Location, VectorDescription};
 use ferroflash::validate::{check, sizes, without_tensors};
 use ferroflash::{
     Algorithm, Append, AppendInputs, AppendOutputs, AppendProblem, Attention, BlockMask, Device,
@@ -27,12 +27,12 @@ fn problem() -> ProblemBuilder {
 fn the_pool_and_the_table_have_the_shapes_of_the_pages() {
     let problem = problem().build().unwrap();
     assert_eq!(problem.shape_k(), [7, 4, 1, 8]);
-    let checked = without_tensors(&problem, Pass::Forward, Place::Host).unwrap();
+    let checked = without_tensors(&problem, Pass::Forward, Location::Host).unwrap();
     let table = checked.arguments().vector(Argument::PageTable).unwrap();
     assert_eq!((table.n_elems, table.dtype), (2 * 3, ScalarType::I32));
     assert!(checked.has_lengths());
     let wider = problem.to_builder().pages(Pages::new(7, 4).columns(9));
-    let checked = without_tensors(&wider.build().unwrap(), Pass::Forward, Place::Host).unwrap();
+    let checked = without_tensors(&wider.build().unwrap(), Pass::Forward, Location::Host).unwrap();
     let table = checked.arguments().vector(Argument::PageTable).unwrap();
     assert_eq!(table.n_elems, 2 * 9);
 }
@@ -67,7 +67,7 @@ fn what_does_not_go_together_with_pages_is_refused() {
     let masked = problem().block_mask(BlockMask::new(128, 128));
     assert_eq!(sizes(&masked.build().unwrap()), with("a block mask"));
     let problem = problem().build().unwrap();
-    let backward = without_tensors(&problem, Pass::Backward, Place::Host).map(|_| ());
+    let backward = without_tensors(&problem, Pass::Backward, Location::Host).map(|_| ());
     assert_eq!(backward, with("the backward pass"));
 }
 
@@ -76,8 +76,8 @@ fn sequences_may_begin_at_any_row_of_any_page() {
     for page_size in [1, 4, 10, 30] {
         let pages = Pages::new(12, page_size);
         let problem = problem().pages(pages).build().unwrap();
-        let fitting = without_tensors(&problem, Pass::Forward, Place::Host).unwrap();
-        let padding = VectorDescription::unplaced(2, ScalarType::I32, Place::Host);
+        let fitting = without_tensors(&problem, Pass::Forward, Location::Host).unwrap();
+        let padding = VectorDescription::unplaced(2, ScalarType::I32, Location::Host);
         let padded = fitting.arguments().with(Argument::LeftpadK, padding);
         assert_eq!(check(&problem, Pass::Forward, padded).map(|_| ()), Ok(()));
     }
@@ -87,11 +87,11 @@ fn sequences_may_begin_at_any_row_of_any_page() {
 fn a_table_that_does_not_fit_is_refused() {
     let problem = problem().build().unwrap();
     let argument = Argument::PageTable;
-    let fitting = without_tensors(&problem, Pass::Forward, Place::Host).unwrap();
+    let fitting = without_tensors(&problem, Pass::Forward, Location::Host).unwrap();
     let given = |arguments| check(&problem, Pass::Forward, arguments).map(|_| ());
     let missing = fitting.arguments().without(argument);
     assert_eq!(given(missing), Err(ProblemError::Missing { argument }));
-    let table = |n| VectorDescription::unplaced(n, ScalarType::I32, Place::Host);
+    let table = |n| VectorDescription::unplaced(n, ScalarType::I32, Location::Host);
     let short = fitting.arguments().with(argument, table(5));
     let expected = ProblemError::ElementCount {
         argument,
@@ -101,7 +101,7 @@ fn a_table_that_does_not_fit_is_refused() {
     assert_eq!(given(short), Err(expected));
     let plain = Problem::builder(Dtype::F32).seqlen(4).heads(1).head_dim(8);
     let plain = plain.build().unwrap();
-    let fitting = without_tensors(&plain, Pass::Forward, Place::Host).unwrap();
+    let fitting = without_tensors(&plain, Pass::Forward, Location::Host).unwrap();
     let outcome = check(
         &plain,
         Pass::Forward,

@@ -2,7 +2,7 @@
 
 use ferroflash::error::{PlanError, ProblemError};
 use ferroflash::plan::{DeviceInfo, Outcome, Reason, plan};
-use ferroflash::tensor::Place;
+use ferroflash::tensor::Location;
 use ferroflash::validate::without_tensors;
 use ferroflash::{
     Algorithm, Attention, Backend, Device, Dtype, Fp8Kv, Pass, Precision, Problem, ProblemBuilder,
@@ -16,7 +16,11 @@ fn problem(dtype: Dtype, precision: Precision) -> Problem {
 #[test]
 fn products_of_16_bit_types_are_exact_anyway() {
     for dtype in [Dtype::Bf16, Dtype::F16] {
-        let refused = without_tensors(&problem(dtype, Precision::Full), Pass::Forward, Place::Host);
+        let refused = without_tensors(
+            &problem(dtype, Precision::Full),
+            Pass::Forward,
+            Location::Host,
+        );
         let needed = ProblemError::Precision {
             given: Precision::Full,
             dtype,
@@ -26,7 +30,7 @@ fn products_of_16_bit_types_are_exact_anyway() {
             format!("precision is full; of {dtype}, whose products are exact, it must be tensor");
         assert_eq!(needed.to_string(), message);
         let tensor = problem(dtype, Precision::Tensor);
-        assert!(without_tensors(&tensor, Pass::Forward, Place::Host).is_ok());
+        assert!(without_tensors(&tensor, Pass::Forward, Location::Host).is_ok());
     }
 }
 
@@ -39,12 +43,12 @@ fn a_plan_says_which_precision_runs() {
             .unwrap()
             .to_string()
     };
-    let gpu = |precision| text(precision, Backend::Cuda, Place::Cuda(0));
+    let gpu = |precision| text(precision, Backend::Cuda, Location::Cuda(0));
     let (tensor, full) = (gpu(Precision::Tensor), gpu(Precision::Full));
     assert!(tensor.contains("f32 (tf32) q") && tensor.contains("forward_sm80_f32_d64 plain"));
     assert!(full.contains("f32 (3xTF32) q") && full.contains("d64 full_precision"));
     for precision in [Precision::Tensor, Precision::Full] {
-        let cpu = text(precision, Backend::Cpu, Place::Host);
+        let cpu = text(precision, Backend::Cpu, Location::Host);
         assert!(cpu.contains("problem   f32 q"), "{cpu}");
     }
 }
@@ -72,7 +76,7 @@ fn a_builder_made_of_a_problem_keeps_it() {
 fn a_reason_names_f32_and_what_it_cannot_be_beside() {
     let of = |problem: ProblemBuilder, beside| {
         let problem = problem.build().unwrap();
-        let checked = without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap();
+        let checked = without_tensors(&problem, Pass::Forward, Location::Cuda(0)).unwrap();
         let device = DeviceInfo::h200();
         let refused = plan(&checked, &device, Backend::Cuda, Some(Algorithm::Flash2));
         let given = Dtype::F32;

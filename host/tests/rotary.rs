@@ -244,7 +244,10 @@ fn calls_that_make_no_sense_are_refused() {
     assert_eq!(refused, Err(RotaryError::Shape { given, needed }.into()));
     let mut half = vec![f16::ZERO; x.len()];
     let refused = turn(&mut TensorMut::bshd(&mut half, shape).unwrap()).unwrap_err();
-    assert_eq!(refused.to_string(), "the turned tensor is f16; needed: f32");
+    assert_eq!(
+        refused.to_string(),
+        "the rotated tensor is f16; needed: f32"
+    );
     let one_row = Layout {
         row_stride: 0,
         ..Layout::bshd(shape).unwrap()
@@ -260,7 +263,7 @@ fn calls_that_make_no_sense_are_refused() {
 fn nothing_is_turned_where_there_is_nothing() {
     let table = Rotary::new(4).table(0).unwrap();
     for shape in [[0, 3, 1, 8], [2, 0, 1, 8], [2, 0, 0, 8]] {
-        let turned = rotate(&table, Pairs::Halves, Positions::From(5), &[], shape);
-        assert_eq!(turned, Ok(vec![]));
+        let rotated = rotate(&table, Pairs::Halves, Positions::From(5), &[], shape);
+        assert_eq!(rotated, Ok(vec![]));
     }
 }

@@ -4,7 +4,7 @@ use ferroflash::arguments::Argument;
 use ferroflash::dtype::ScalarType;
 use ferroflash::error::ProblemError;
 use ferroflash::plan::{self, DeviceInfo, Plan};
-use ferroflash::tensor::{Place, VectorDescription};
+use ferroflash::tensor::{Location, VectorDescription};
 use ferroflash::validate::{check, without_tensors};
 use ferroflash::{
     Algorithm, Attention, Backend, Device, Dtype, Gradients, Inputs, Mask, OutputGradients,
@@ -35,9 +35,9 @@ fn sinks_that_do_not_fit_are_refused() {
     assert_eq!(with.to_builder().build(), Ok(with));
     for pass in PASSES {
         let argument = Argument::Sinks;
-        let of_heads = |n, dtype| VectorDescription::unplaced(n, dtype, Place::Host);
+        let of_heads = |n, dtype| VectorDescription::unplaced(n, dtype, Location::Host);
         let outcome = |problem, arguments| check(&problem, pass, arguments).map(|_| ());
-        let fitting = *without_tensors(&with, pass, Place::Host)
+        let fitting = *without_tensors(&with, pass, Location::Host)
             .unwrap()
             .arguments();
         assert_eq!(outcome(with, fitting), Ok(()));
@@ -46,7 +46,7 @@ fn sinks_that_do_not_fit_are_refused() {
         for wrong in [of_heads(2, ScalarType::F32), of_heads(4, ScalarType::I32)] {
             assert!(outcome(with, fitting.with(argument, wrong)).is_err());
         }
-        let fitting = *without_tensors(&plain, pass, Place::Host)
+        let fitting = *without_tensors(&plain, pass, Location::Host)
             .unwrap()
             .arguments();
         for argument in [Argument::Sinks, Argument::DSinks] {
@@ -60,7 +60,7 @@ fn sinks_that_do_not_fit_are_refused() {
 }
 
 fn plan_of(problem: &Problem, pass: Pass, without: Option<Argument>, algorithm: Algorithm) -> Plan {
-    let checked = without_tensors(problem, pass, Place::Host).unwrap();
+    let checked = without_tensors(problem, pass, Location::Host).unwrap();
     let arguments = without.map_or(*checked.arguments(), |it| checked.arguments().without(it));
     let checked = check(problem, pass, arguments).unwrap();
     plan::plan(

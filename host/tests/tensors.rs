@@ -1,7 +1,7 @@
 //! Views of memory: what they refuse, where they lie.
 
 use ferroflash::error::ProblemError;
-use ferroflash::tensor::{Description, Place, Vector, VectorMut};
+use ferroflash::tensor::{Description, Location, Vector, VectorMut};
 use ferroflash::{Layout, Tensor, TensorMut};
 
 #[test]
@@ -65,15 +65,15 @@ fn what_is_moved_has_no_address() {
     let tensor = Tensor::strided(&data, layout).unwrap().describe();
     assert_ne!(tensor.address, 0);
     let moved = Description {
-        place: Place::Cuda(1),
+        location: Location::Cuda(1),
         address: 0,
         ..tensor
     };
-    assert_eq!(tensor.moved_to(Place::Cuda(1)), moved);
+    assert_eq!(tensor.moved_to(Location::Cuda(1)), moved);
     let vector = Vector::from(data.as_slice()).describe();
     assert_ne!(vector.address, 0);
-    let moved = vector.moved_to(Place::Cuda(1));
-    assert_eq!((moved.place, moved.address), (Place::Cuda(1), 0));
+    let moved = vector.moved_to(Location::Cuda(1));
+    assert_eq!((moved.location, moved.address), (Location::Cuda(1), 0));
     assert_eq!((moved.n_elems, moved.dtype), (24, vector.dtype));
 }
 

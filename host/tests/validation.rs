@@ -4,7 +4,7 @@ use ferroflash::arguments::{Argument, Arguments, Given};
 use ferroflash::dtype::ScalarType;
 use ferroflash::error::ProblemError;
 use ferroflash::plan::schedule::MAX_GRID;
-use ferroflash::tensor::{Description, Place, VectorDescription};
+use ferroflash::tensor::{Description, Location, VectorDescription};
 use ferroflash::validate::{check, without_tensors};
 use ferroflash::{Dtype, Layout, Pass, Problem, ProblemBuilder};
 
@@ -38,10 +38,10 @@ const OPTIONAL: [Argument; 4] = [
 
 /// What fits, with all that may be left out.
 fn fitting(pass: Pass) -> Arguments {
-    let arguments = *without_tensors(&problem(), pass, Place::Host)
+    let arguments = *without_tensors(&problem(), pass, Location::Host)
         .unwrap()
         .arguments();
-    let lengths = VectorDescription::unplaced(2, ScalarType::I32, Place::Host);
+    let lengths = VectorDescription::unplaced(2, ScalarType::I32, Location::Host);
     let arguments = arguments
         .with(Argument::SeqUsedQ, lengths)
         .with(Argument::SeqUsedK, lengths)
@@ -53,7 +53,7 @@ fn fitting(pass: Pass) -> Arguments {
 }
 
 fn rows() -> VectorDescription {
-    VectorDescription::unplaced(2 * 6 * 5, Dtype::F32, Place::Host)
+    VectorDescription::unplaced(2 * 6 * 5, Dtype::F32, Location::Host)
 }
 
 /// The argument of a pass, changed, is refused.
@@ -95,7 +95,7 @@ fn lengths_of_zero_are_accepted() {
     for (seqlen_q, seqlen_k) in [(0, 7), (5, 0), (0, 0)] {
         let problem = with(|p| p.seqlen_q(seqlen_q).seqlen_k(seqlen_k));
         for pass in PASSES {
-            without_tensors(&problem, pass, Place::Host).unwrap();
+            without_tensors(&problem, pass, Location::Host).unwrap();
         }
     }
 }
@@ -142,7 +142,7 @@ fn tensors_are_tensors_and_vectors_are_vectors() {
 
 #[test]
 fn each_tensor_has_the_problems_shape() {
-    let wrong = Description::contiguous([2, 5, 6, 9], Dtype::F16, Place::Host).unwrap();
+    let wrong = Description::contiguous([2, 5, 6, 9], Dtype::F16, Location::Host).unwrap();
     for (pass, argument, tensor) in tensors() {
         let refusal = ProblemError::ShapeMismatch {
             argument,
@@ -191,16 +191,16 @@ fn everything_lies_where_q_lies() {
             if let Some(given) = fitting(pass).get(argument) {
                 let refusal = ProblemError::MixedPlaces {
                     argument,
-                    given: Place::Cuda(1),
-                    needed: Place::Host,
+                    given: Location::Cuda(1),
+                    needed: Location::Host,
                 };
-                assert_refused(pass, argument, given.moved_to(Place::Cuda(1)), refusal);
+                assert_refused(pass, argument, given.moved_to(Location::Cuda(1)), refusal);
             }
         }
-        let moved = fitting(pass).moved_to(Place::Cuda(1));
+        let moved = fitting(pass).moved_to(Location::Cuda(1));
         assert_eq!(
-            check(&problem(), pass, moved).unwrap().place(),
-            Place::Cuda(1)
+            check(&problem(), pass, moved).unwrap().location(),
+            Location::Cuda(1)
         );
     }
 }
@@ -289,7 +289,7 @@ fn repeated_elements_count_each_time() {
     let n_keys = 1 << 55;
     let problem = with(|p| p.seqlen_k(n_keys).batch(1).heads(1));
     let short = with(|p| p.batch(1).heads(1));
-    let arguments = *without_tensors(&short, Pass::Forward, Place::Host)
+    let arguments = *without_tensors(&short, Pass::Forward, Location::Host)
         .unwrap()
         .arguments();
     let mut k = *arguments.tensor(Argument::K).unwrap();
@@ -337,12 +337,12 @@ fn the_grid_limit_is_cudas() {
 #[test]
 fn what_is_empty_may_lie_anywhere() {
     let problem = with(|p| p.seqlen_q(0));
-    let arguments = *without_tensors(&problem, Pass::Forward, Place::Host)
+    let arguments = *without_tensors(&problem, Pass::Forward, Location::Host)
         .unwrap()
         .arguments();
     let at = |n_elems| VectorDescription {
         address: 0x1001,
-        ..VectorDescription::unplaced(n_elems, Dtype::F32, Place::Host)
+        ..VectorDescription::unplaced(n_elems, Dtype::F32, Location::Host)
     };
     let empty = arguments.with(Argument::Lse, at(0));
     assert!(check(&problem, Pass::Forward, empty).is_ok());

@@ -3,7 +3,7 @@
 use ferroflash::arguments::Argument;
 use ferroflash::error::{PlanError, ProblemError};
 use ferroflash::plan::{DeviceInfo, Outcome, Reason, plan};
-use ferroflash::tensor::Place;
+use ferroflash::tensor::Location;
 use ferroflash::validate::{MAX_HEAD_DIM, check, sizes, without_tensors};
 use ferroflash::{
     Algorithm, Attention, Backend, Device, Dtype, Fp8Kv, Inputs, MergeProblem, Outputs, Pages,
@@ -81,7 +81,7 @@ fn what_does_not_go_together_with_values_in_keys_is_refused() {
     let in_8_bits = latent.fp8_kv(Fp8Kv::PerSequence).build().unwrap();
     assert_eq!(sizes(&in_8_bits), with("keys and values in e4m3"));
     for pass in [Pass::Backward, Pass::ForwardWithWeights] {
-        let outcome = without_tensors(&latent.build().unwrap(), pass, Place::Host);
+        let outcome = without_tensors(&latent.build().unwrap(), pass, Location::Host);
         let expected = with("the backward pass or the weights");
         assert_eq!(outcome.map(|_| ()), expected);
     }
@@ -91,7 +91,7 @@ fn what_does_not_go_together_with_values_in_keys_is_refused() {
 fn arguments_that_do_not_fit_are_refused() {
     let values = problem(64, 48).build().unwrap();
     let latent = values.to_builder().values_in_keys().build().unwrap();
-    let needed = |problem| without_tensors(problem, Pass::Forward, Place::Host).unwrap();
+    let needed = |problem| without_tensors(problem, Pass::Forward, Location::Host).unwrap();
     let (of_values, of_latent) = (needed(&values), needed(&latent));
     let argument = Argument::V;
     let v = *of_values.arguments().tensor(argument).unwrap();
@@ -119,7 +119,7 @@ fn arguments_that_do_not_fit_are_refused() {
         assert_eq!(given(&values, arguments), Err(expected));
     }
     // Gradients too.
-    let backward = without_tensors(&values, Pass::Backward, Place::Host).unwrap();
+    let backward = without_tensors(&values, Pass::Backward, Location::Host).unwrap();
     let shape = |argument| {
         backward
             .arguments()
@@ -136,7 +136,7 @@ fn arguments_that_do_not_fit_are_refused() {
 
 /// Why an algorithm does not run on an H200.
 fn refusal(problem: &Problem, pass: Pass, algorithm: Algorithm) -> Option<Reason> {
-    let checked = without_tensors(problem, pass, Place::Cuda(0)).unwrap();
+    let checked = without_tensors(problem, pass, Location::Cuda(0)).unwrap();
     let candidates = match plan(&checked, &DeviceInfo::h200(), Backend::Cuda, None) {
         Ok(plan) => plan.candidates,
         Err(PlanError::NoCandidate { candidates, .. }) => candidates,

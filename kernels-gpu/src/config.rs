@@ -3,7 +3,7 @@
 mod beside;
 mod flash1;
 mod flash2;
-mod latent;
+mod mla;
 mod standard;
 
 use crate::params::BLOCK_MULTIPLE;
@@ -12,7 +12,7 @@ use crate::variants::{Dtype, Kind, TileShape};
 pub use beside::*;
 pub use flash1::flash1_forward;
 pub use flash2::*;
-pub use latent::{LATENT_COLUMNS, LATENT_EXCHANGE, tma_forward_latent};
+pub use mla::{MLA_COLUMNS, MLA_EXCHANGE, tma_forward_mla};
 pub use standard::{PRODUCT_DEPTH, PRODUCT_STAGES, product, weight_rows};
 
 /// What one block of a kernel takes, and which part of the problem it covers.
@@ -176,7 +176,7 @@ const fn shares_registers(threads: u32, blocks_per_sm: u32) -> bool {
 
 /// Threads of the kernel before the backward pass proper; the one after it has the main kernel's, whose registers it
 /// takes over.
-pub const DELTA_THREADS: u32 = 256;
+pub const PREPROCESS_THREADS: u32 = 256;
 
 /// Before and after the backward pass proper: a block of threads takes one query block of one head, and holds it in
 /// shared memory if it changes its shape.
@@ -205,13 +205,13 @@ pub const fn padded_columns(head_dim: u32) -> u32 {
 
 /// Whether the two warpgroups that multiply share the products of a tile, and not its keys: where registers hold dV or dK of 64 keys,
 /// not both.
-pub const fn tma_backward_splits(head_dim: u32, head_dim_v: u32) -> bool {
+pub const fn tma_backward_by_product(head_dim: u32, head_dim_v: u32) -> bool {
     padded_columns(head_dim) + padded_columns(head_dim_v) > 320
 }
 
 /// Stages of dO in the flash3 backward kernel: where shared memory has no room for two beside dQ on its way to memory, one.
 pub const fn tma_backward_d_o_stages(head_dim: u32, head_dim_v: u32) -> u32 {
-    if head_dim > 128 && !tma_backward_splits(head_dim, head_dim_v) {
+    if head_dim > 128 && !tma_backward_by_product(head_dim, head_dim_v) {
         1
     } else {
         TMA_BACKWARD_STAGES
@@ -235,7 +235,7 @@ pub const fn tma_backward_outs(head_dim: u32) -> u32 {
 /// place if the tile is wide) and dQ on its way to memory, else two stages of P; lse and Δ; slots for steps, work tiles and
 /// blocks of dQ; and the barriers.
 pub const fn tma_backward(head_dim: u32, head_dim_v: u32, tiles: TileShape) -> TileConfig {
-    let splits = tma_backward_splits(head_dim, head_dim_v);
+    let splits = tma_backward_by_product(head_dim, head_dim_v);
     let block_k = if splits { 64 } else { 128 };
     let block_q = match (tiles, head_dim) {
         (TileShape::Default, ..=64) => 128,
@@ -279,7 +279,7 @@ pub const fn tma_backward(head_dim: u32, head_dim_v: u32, tiles: TileShape) -> T
     }
 }
 
-/// The tile config of one row of the list; a row in a shape that its kernel does not have fails to compile.
+/// The tile config of one variant; one in a shape that its kernel does not have fails to compile.
 pub const fn tile_config(
     kind: Kind,
     dtype: Option<Dtype>,
@@ -300,9 +300,11 @@ pub const fn tile_config(
         None => HALF_BYTES,
     };
     match (kind, tiles) {
-        (Kind::BackwardDelta, _) => rows(backward(bytes, head_dim, tiles), DELTA_THREADS, 0),
+        (Kind::BackwardPreprocess, _) => {
+            rows(backward(bytes, head_dim, tiles), PREPROCESS_THREADS, 0)
+        }
         (Kind::Backward | Kind::Flash1Backward, _) => backward(bytes, head_dim, tiles),
-        (Kind::BackwardDq, _) => {
+        (Kind::BackwardPostprocess, _) => {
             let main = backward(bytes, head_dim, tiles);
             rows(main, main.threads, head_dim * bytes)
         }
@@ -317,13 +319,15 @@ pub const fn tile_config(
         (Kind::TensorGradient, TileShape::Default) => tensor_gradient(),
         (Kind::Flash1Forward, TileShape::Default) => flash1_forward(head_dim),
         (Kind::Forward, TileShape::Default) => forward(bytes, head_dim),
-        (Kind::Forward, TileShape::Compact) => forward_few(head_dim),
-        (Kind::ForwardE4m3, TileShape::Compact) => forward_few_e4m3(head_dim),
+        (Kind::Forward, TileShape::Compact) => forward_decode(head_dim),
+        (Kind::ForwardE4m3, TileShape::Compact) => forward_decode_e4m3(head_dim),
         (Kind::TmaForward, _) => tma_forward(head_dim, value_dim, tiles),
-        (Kind::TmaForwardLatent, TileShape::Compact) => tma_forward_latent(head_dim),
-        (Kind::TmaBackwardDelta, _) => {
-            rows(tma_backward(head_dim, value_dim, tiles), DELTA_THREADS, 0)
-        }
+        (Kind::TmaForwardMla, TileShape::Compact) => tma_forward_mla(head_dim),
+        (Kind::TmaBackwardPreprocess, _) => rows(
+            tma_backward(head_dim, value_dim, tiles),
+            PREPROCESS_THREADS,
+            0,
+        ),
         (Kind::TmaBackward, _) => tma_backward(head_dim, value_dim, tiles),
         (
             Kind::StandardSoftmax | Kind::StandardDelta | Kind::StandardDScores,
@@ -338,7 +342,7 @@ pub const fn tile_config(
             | Kind::StandardDk,
             TileShape::Default,
         ) => product(),
-        (Kind::ForwardE4m3 | Kind::TmaForwardLatent, _)
+        (Kind::ForwardE4m3 | Kind::TmaForwardMla, _)
         | (_, TileShape::Compact | TileShape::Wide | TileShape::Grouped) => {
             panic!("this kernel has no such tiles")
         }

@@ -1,38 +1,35 @@
 //! The list of kernels expanded: into PTX entries on the device, into a table of functions on the CPU.
 
-use crate::kernels::stamps::Stamped;
-use crate::kernels::{
-    append, backward, block_list, clear, combine, forward, mask_map, merge, sink_gradient,
-    standard, tensor_gradient, tile_list,
-};
+use crate::kernels::common::stamps::Profiled;
+use crate::kernels::{append, backward, block_sparse, forward, merge, papers, standard, varlen};
 use crate::ptx::parameters::parameter_address;
 #[cfg(target_arch = "nvptx64")]
 use crate::tile::element;
-use crate::{for_each_stamped_variant, for_each_variant};
+use crate::{for_each_profiled_variant, for_each_variant};
 
-/// The types of elements by the names that rows have for them: on the CPU both 16-bit ones are one type, so that a kernel is compiled once for both.
+/// The types of elements by the names that variants have for them: on the CPU both 16-bit ones are one type, so that a kernel is compiled once for both.
 #[cfg(not(target_arch = "nvptx64"))]
 mod element {
     pub use crate::tile::element::F32;
     pub use crate::tile::element::either::{Either as Bf16, Either as F16, choose};
 }
 
-/// The type of a row's tiles: of its module, element type where it differs in them, head_dim and shape.
+/// The type of a variant's tiles: of its module, element type where it differs in them, head_dim and shape.
 macro_rules! tiles {
-    ($path:ident of $dtype:ident, $head_dim:literal) => {
-        $path::DefaultTiles<element::$dtype, $head_dim>
+    ($($path:ident)::+ of $dtype:ident, $head_dim:literal) => {
+        $($path)::+::DefaultTiles<element::$dtype, $head_dim>
     };
-    ($path:ident of $dtype:ident, $head_dim:literal, Compact) => {
-        $path::CompactTiles<element::$dtype, $head_dim>
+    ($($path:ident)::+ of $dtype:ident, $head_dim:literal, Compact) => {
+        $($path)::+::CompactTiles<element::$dtype, $head_dim>
     };
-    ($path:ident of $dtype:ident, $head_dim:literal, Stamped) => {
-        Stamped<tiles!($path of $dtype, $head_dim)>
+    ($($path:ident)::+ of $dtype:ident, $head_dim:literal, Profiled) => {
+        Profiled<tiles!($($path)::+ of $dtype, $head_dim)>
     };
-    ($($path:ident)::+, $head_dim:literal, Stamped) => {
-        Stamped<tiles!($($path)::+, $head_dim)>
+    ($($path:ident)::+, $head_dim:literal, Profiled) => {
+        Profiled<tiles!($($path)::+, $head_dim)>
     };
-    ($($path:ident)::+, $head_dim:literal, StampedWide) => {
-        Stamped<tiles!($($path)::+, $head_dim, Wide)>
+    ($($path:ident)::+, $head_dim:literal, ProfiledWide) => {
+        Profiled<tiles!($($path)::+, $head_dim, Wide)>
     };
     ($($path:ident)::+, $head_dim:literal) => {
         $($path)::+::DefaultTiles<$head_dim>
@@ -48,7 +45,7 @@ macro_rules! tiles {
     };
 }
 
-/// What a row runs, given its kind and fields; the tile shape, where a row names one, behind a semicolon.
+/// What a variant runs, given its kind and fields; the tile shape, where it names one, behind a semicolon.
 macro_rules! run {
     (Forward, $p:expr, $dtype:ident, $head_dim:literal) => {
         forward::sm80::forward::<
@@ -56,10 +53,10 @@ macro_rules! run {
             forward::sm80::DefaultTiles<element::$dtype, $head_dim>,
         >($p)
     };
-    (Forward, $p:expr, $dtype:ident, $head_dim:literal; Stamped) => {
+    (Forward, $p:expr, $dtype:ident, $head_dim:literal; Profiled) => {
         forward::sm80::forward::<
             element::$dtype,
-            Stamped<forward::sm80::DefaultTiles<element::$dtype, $head_dim>>,
+            Profiled<forward::sm80::DefaultTiles<element::$dtype, $head_dim>>,
         >($p)
     };
     (Forward, $p:expr, $dtype:ident, $head_dim:literal; Compact) => {
@@ -77,19 +74,19 @@ macro_rules! run {
         >($p)
     };
     (Flash1Forward, $p:expr, $dtype:ident, $head_dim:literal) => {
-        forward::flash1::forward::<
+        papers::flash1::forward::forward::<
             element::$dtype,
-            forward::flash1::DefaultTiles<element::$dtype, $head_dim>,
+            papers::flash1::forward::DefaultTiles<element::$dtype, $head_dim>,
         >($p)
     };
     (Flash1Backward, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
-        backward::flash1::backward::<
+        papers::flash1::backward::backward::<
             element::$dtype,
-            tiles!(backward of $dtype, $head_dim $(, $tiles)?),
+            tiles!(backward::sm80 of $dtype, $head_dim $(, $tiles)?),
         >($p)
     };
     (Combine, $p:expr, $dtype:ident) => {
-        combine::combine::<element::$dtype>($p)
+        merge::combine::combine::<element::$dtype>($p)
     };
     (Merge, $p:expr, $dtype:ident) => {
         merge::merge::<element::$dtype>($p)
@@ -98,44 +95,44 @@ macro_rules! run {
         append::append::<element::$dtype>($p)
     };
     (Clear, $p:expr) => {
-        clear::clear($p)
+        backward::clear::clear($p)
     };
     (BlockList, $p:expr) => {
-        block_list::block_list($p)
+        block_sparse::list::block_list($p)
     };
     (MaskMap, $given:expr) => {{
         let (p, program) = $given;
-        mask_map::mask_map(p, program)
+        block_sparse::mask_map::mask_map(p, program)
     }};
     (SinkGradient, $p:expr) => {
-        sink_gradient::sink_gradient($p)
+        backward::sink_gradient::sink_gradient($p)
     };
     (TensorGradient, $p:expr, $dtype:ident) => {
-        tensor_gradient::tensor_gradient::<element::$dtype>($p)
+        backward::tensor_gradient::tensor_gradient::<element::$dtype>($p)
     };
     (TileList, $p:expr) => {
-        tile_list::tile_list::<false>($p, 0)
+        varlen::tile_list::tile_list::<false>($p, 0)
     };
     (TmaTileList, $given:expr) => {{
         let (p, maps) = $given;
-        tile_list::tile_list::<true>(p, maps)
+        varlen::tile_list::tile_list::<true>(p, maps)
     }};
-    (BackwardDelta, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
-        backward::delta::delta::<
+    (BackwardPreprocess, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
+        backward::preprocess::preprocess::<
             element::$dtype,
-            tiles!(backward of $dtype, $head_dim $(, $tiles)?),
+            tiles!(backward::sm80 of $dtype, $head_dim $(, $tiles)?),
         >($p)
     };
     (Backward, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
         backward::sm80::backward::<
             element::$dtype,
-            tiles!(backward of $dtype, $head_dim $(, $tiles)?),
+            tiles!(backward::sm80 of $dtype, $head_dim $(, $tiles)?),
         >($p)
     };
-    (BackwardDq, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
-        backward::d_q::d_q::<
+    (BackwardPostprocess, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
+        backward::sm80::postprocess::postprocess::<
             element::$dtype,
-            tiles!(backward of $dtype, $head_dim $(, $tiles)?),
+            tiles!(backward::sm80 of $dtype, $head_dim $(, $tiles)?),
         >($p)
     };
     (StandardScores, $p:expr, $dtype:ident) => {
@@ -165,14 +162,14 @@ macro_rules! run {
     (StandardDk, $p:expr, $dtype:ident) => {
         standard::backward::d_k::<element::$dtype>($p)
     };
-    (TmaBackwardDelta, $p:expr, $dtype:ident, $head_dim:literal / $head_dim_v:literal) => {
-        backward::delta::delta::<
+    (TmaBackwardPreprocess, $p:expr, $dtype:ident, $head_dim:literal / $head_dim_v:literal) => {
+        backward::preprocess::preprocess::<
             element::$dtype,
             backward::sm90::ValueTiles<$head_dim, $head_dim_v>,
         >($p)
     };
-    (TmaBackwardDelta, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
-        backward::delta::delta::<element::$dtype, tiles!(backward::sm90, $head_dim $(, $tiles)?)>($p)
+    (TmaBackwardPreprocess, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
+        backward::preprocess::preprocess::<element::$dtype, tiles!(backward::sm90, $head_dim $(, $tiles)?)>($p)
     };
     (TmaBackward, $given:expr, $dtype:ident, $head_dim:literal / $head_dim_v:literal) => {{
         let (p, maps) = $given;
@@ -188,9 +185,9 @@ macro_rules! run {
             tiles!(backward::sm90, $head_dim $(, $tiles)?),
         >(p, maps)
     }};
-    (TmaForwardLatent, $given:expr, $dtype:ident, $head_dim:literal; Compact) => {{
+    (TmaForwardMla, $given:expr, $dtype:ident, $head_dim:literal; Compact) => {{
         let (p, maps) = $given;
-        forward::sm90::forward::<element::$dtype, forward::sm90::LatentTiles<$head_dim>>(p, maps)
+        forward::sm90::forward::<element::$dtype, forward::mla::MlaTiles<$head_dim>>(p, maps)
     }};
     (TmaForward, $given:expr, $dtype:ident, $head_dim:literal / $head_dim_v:literal) => {{
         let (p, maps) = $given;
@@ -207,12 +204,12 @@ macro_rules! run {
     }};
 }
 
-/// What a row's kind is given of the parameters at `$p`: where they hold tensor maps or a program, their address too.
+/// What a variant's kind is given of the parameters at `$p`: where they hold tensor maps or a program, their address too.
 macro_rules! given {
     (TmaForward, $name:ident, $p:expr) => {
         ($p, parameter_address!(stringify!($name), 0, $p))
     };
-    (TmaForwardLatent, $name:ident, $p:expr) => {
+    (TmaForwardMla, $name:ident, $p:expr) => {
         ($p, parameter_address!(stringify!($name), 0, $p))
     };
     (TmaBackward, $name:ident, $p:expr) => {
@@ -229,17 +226,17 @@ macro_rules! given {
     };
 }
 
-/// The member of [`crate::params::Params`] that a row's kind takes.
+/// The member of [`crate::params::Params`] that a variant's kind takes.
 macro_rules! params {
     (Forward, $callback:ident $(, $rest:tt)*) => { $callback!(Forward ForwardParams $(, $rest)*) };
     (ForwardE4m3, $callback:ident $(, $rest:tt)*) => { $callback!(Forward ForwardParams $(, $rest)*) };
     (Flash1Forward, $callback:ident $(, $rest:tt)*) => { $callback!(Flash1Forward Flash1ForwardParams $(, $rest)*) };
     (Flash1Backward, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (TmaForward, $callback:ident $(, $rest:tt)*) => { $callback!(TmaForward TmaForwardParams $(, $rest)*) };
-    (TmaForwardLatent, $callback:ident $(, $rest:tt)*) => { $callback!(TmaForward TmaForwardParams $(, $rest)*) };
-    (TmaBackwardDelta, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
+    (TmaForwardMla, $callback:ident $(, $rest:tt)*) => { $callback!(TmaForward TmaForwardParams $(, $rest)*) };
+    (TmaBackwardPreprocess, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (TmaBackward, $callback:ident $(, $rest:tt)*) => { $callback!(TmaBackward TmaBackwardParams $(, $rest)*) };
-    (BackwardDelta, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
+    (BackwardPreprocess, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     (TileList, $callback:ident $(, $rest:tt)*) => { $callback!(TileList TileListParams $(, $rest)*) };
     (BlockList, $callback:ident $(, $rest:tt)*) => { $callback!(BlockList BlockListParams $(, $rest)*) };
     (MaskMap, $callback:ident $(, $rest:tt)*) => { $callback!(MaskMap MaskMapParams $(, $rest)*) };
@@ -251,7 +248,7 @@ macro_rules! params {
     (SinkGradient, $callback:ident $(, $rest:tt)*) => { $callback!(SinkGradient SinkGradientParams $(, $rest)*) };
     (TensorGradient, $callback:ident $(, $rest:tt)*) => { $callback!(TensorGradient TensorGradientParams $(, $rest)*) };
     (Backward, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
-    (BackwardDq, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
+    (BackwardPostprocess, $callback:ident $(, $rest:tt)*) => { $callback!(Backward BackwardParams $(, $rest)*) };
     ($standard:ident, $callback:ident $(, $rest:tt)*) => { $callback!(Standard StandardParams $(, $rest)*) };
 }
 
@@ -269,7 +266,7 @@ macro_rules! entries {
         $(, head_dim: $head_dim:literal)? $(, head_dim_v: $head_dim_v:literal)? $(, tiles: $tiles:ident)?
     })*) => {$(
         /// # Safety
-        /// The launch is as the row's tile config says, the parameters as their struct says.
+        /// The launch is as the variant's tile config says, the parameters as their struct says.
         // The builder compiles the list in parts, each with the other parts' entries left out.
         #[cfg(any(not(ferroflash_part), $name))]
         #[unsafe(no_mangle)]
@@ -318,12 +315,12 @@ macro_rules! entries {
     };
 }
 
-/// The kernel with this name, of the list or stamped, to be called by every thread that [`crate::emu`] runs.
+/// The kernel with this name, of the list or profiled, to be called by every thread that [`crate::emu`] runs.
 ///
 /// The function panics when the parameters are those of another pass.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn emulated(name: &str) -> Option<fn(&crate::params::Params)> {
-    listed(name).or_else(|| stamped(name))
+    listed(name).or_else(|| profiled(name))
 }
 
 macro_rules! listed_entries {
@@ -332,11 +329,11 @@ macro_rules! listed_entries {
     };
 }
 
-macro_rules! stamped_entries {
+macro_rules! profiled_entries {
     ($($rows:tt)*) => {
-        entries!(stamped $($rows)*);
+        entries!(profiled $($rows)*);
     };
 }
 
 for_each_variant!(listed_entries);
-for_each_stamped_variant!(stamped_entries);
+for_each_profiled_variant!(profiled_entries);

@@ -141,7 +141,7 @@ pub struct ForwardParams {
     pub sinks: u64,
     /// Where weights are dropped: which.
     pub dropout: DropoutParams,
-    /// Workspace, of a stamped kernel alone: `[heads, tiles]` of [`Stamp`], its records.
+    /// Workspace, of a profiled kernel alone: `[heads, tiles]` of [`Stamp`], its records.
     pub stamps: u64,
 }
 
@@ -234,10 +234,10 @@ pub struct BackwardParams {
     pub dq_semaphore: u64,
     /// Workspace, `u32 [2]`: the next tile to work on; in flash3, the next rows of dQ to round.
     pub tile_counters: u64,
-    /// Workspace, `f32 [KV heads, tiles, 2, block_k, head_dim]`, with several shares: the sums of dV and of dK / scale, in the order
+    /// Workspace, `f32 [KV heads, tiles, 2, block_k, head_dim]`, with several head splits: the sums of dV and of dK / scale, in the order
     /// of the registers that hold them; `head_dim` is the kernel's.
     pub dkv_accum: u64,
-    /// Workspace, `u32 [KV heads, tiles, 2 · 8]`, with several shares: how many threads of each consumer warp have added to dV, and
+    /// Workspace, `u32 [KV heads, tiles, 2 · 8]`, with several head splits: how many threads of each consumer warp have added to dV, and
     /// to dK.
     pub dkv_semaphore: u64,
     /// `seqlen_q` rounded up to a multiple of the query block.
@@ -253,11 +253,11 @@ pub struct BackwardParams {
     /// As in [`ForwardParams`]. What the workspace has for each query block or row, it then has for `heads_q` heads of those of all
     /// sequences, one behind the other, each padded to whole blocks.
     pub list: TileList,
-    /// flash3: into how many shares the query heads of a KV head are divided; more than 1 with [`crate::spec::Constant::Shares`]. Each
+    /// flash3: into how many head splits the query heads of a KV head are divided; more than 1 with [`crate::spec::Constant::HeadSplits`]. Each
     /// counts as a KV head in `shape` and `schedule`, with its own tiles of the same keys, and neighbours have the same keys.
-    pub n_shares: u32,
-    /// How many shares of a KV head, the first ones, have one query head more than the others, which have `shape.group_size`.
-    pub n_larger_shares: u32,
+    pub n_head_splits: u32,
+    /// How many head splits of a KV head, the first ones, have one query head more than the others, which have `shape.group_size`.
+    pub n_larger_head_splits: u32,
     /// As in [`ForwardParams`].
     pub blocks: BlockLists,
     /// As in [`ForwardParams`].

@@ -23,7 +23,7 @@ pub enum Constant {
     Lengths,
     /// Several tiles of keys have the same keys, each with a share of the query heads that share them: flash3's backward pass
     /// where tiles are few.
-    Shares,
+    HeadSplits,
     /// All queries see the first keys of a sequence, beside a right bound: prefix-LM.
     Prefix,
     /// A map says which blocks of the scores are hidden, partial or full: see [`crate::params::BlockMap`].
@@ -54,7 +54,7 @@ impl Constant {
         Constant::RightBound,
         Constant::LeftBound,
         Constant::Lengths,
-        Constant::Shares,
+        Constant::HeadSplits,
         Constant::Prefix,
         Constant::BlockMask,
         Constant::SplitKv,
@@ -74,7 +74,7 @@ impl Constant {
             Constant::RightBound => "right_bound",
             Constant::LeftBound => "left_bound",
             Constant::Lengths => "lengths",
-            Constant::Shares => "shares",
+            Constant::HeadSplits => "head_splits",
             Constant::Prefix => "prefix",
             Constant::BlockMask => "block_mask",
             Constant::SplitKv => "split_kv",
@@ -95,7 +95,7 @@ impl Constant {
             Constant::RightBound => "ferroflash_spec_right_bound",
             Constant::LeftBound => "ferroflash_spec_left_bound",
             Constant::Lengths => "ferroflash_spec_lengths",
-            Constant::Shares => "ferroflash_spec_shares",
+            Constant::HeadSplits => "ferroflash_spec_head_splits",
             Constant::Prefix => "ferroflash_spec_prefix",
             Constant::BlockMask => "ferroflash_spec_block_mask",
             Constant::SplitKv => "ferroflash_spec_split_kv",

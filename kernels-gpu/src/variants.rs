@@ -1,8 +1,8 @@
 //! THE list of kernels. PTX entries, the host's table, the emulator's table and the book's support matrix are
 //! all made from it; a kernel that is not in it cannot be reached.
 
-/// Calls `$callback!` with every row: `name: kind { arch, dtype, head_dim, head_dim_v, tiles }`, fields as the kind has them;
-/// a row without `tiles` is of [`TileShape::Default`], one without `head_dim_v` has as many columns of values as of keys.
+/// Calls `$callback!` with every variant: `name: kind { arch, dtype, head_dim, head_dim_v, tiles }`, fields as the kind has them;
+/// a variant without `tiles` is of [`TileShape::Default`], one without `head_dim_v` has as many columns of values as of keys.
 #[macro_export]
 macro_rules! for_each_variant {
     ($callback:ident) => {
@@ -81,8 +81,8 @@ macro_rules! for_each_variant {
             forward_sm90a_f16_d64_v512:   TmaForward { arch: Sm90a, dtype: F16, head_dim: 64, head_dim_v: 512 }
             forward_sm90a_f16_d192_v128:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 192, head_dim_v: 128 }
 
-            forward_latent_sm90a_bf16_d576_compact: TmaForwardLatent { arch: Sm90a, dtype: Bf16, head_dim: 576, tiles: Compact }
-            forward_latent_sm90a_f16_d576_compact:  TmaForwardLatent { arch: Sm90a, dtype: F16, head_dim: 576, tiles: Compact }
+            forward_mla_sm90a_bf16_d576_compact: TmaForwardMla { arch: Sm90a, dtype: Bf16, head_dim: 576, tiles: Compact }
+            forward_mla_sm90a_f16_d576_compact:  TmaForwardMla { arch: Sm90a, dtype: F16, head_dim: 576, tiles: Compact }
 
             combine_sm80_bf16: Combine { arch: Sm80, dtype: Bf16 }
             combine_sm80_f16:  Combine { arch: Sm80, dtype: F16 }
@@ -102,14 +102,14 @@ macro_rules! for_each_variant {
             tile_list_sm80:  TileList { arch: Sm80 }
             tile_list_sm90a: TmaTileList { arch: Sm90a }
 
-            backward_delta_sm80_bf16_d32:  BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 32 }
-            backward_delta_sm80_bf16_d64:  BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 64 }
-            backward_delta_sm80_bf16_d128: BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 128 }
-            backward_delta_sm80_bf16_d256: BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 256 }
-            backward_delta_sm80_f16_d32:   BackwardDelta { arch: Sm80, dtype: F16, head_dim: 32 }
-            backward_delta_sm80_f16_d64:   BackwardDelta { arch: Sm80, dtype: F16, head_dim: 64 }
-            backward_delta_sm80_f16_d128:  BackwardDelta { arch: Sm80, dtype: F16, head_dim: 128 }
-            backward_delta_sm80_f16_d256:  BackwardDelta { arch: Sm80, dtype: F16, head_dim: 256 }
+            backward_preprocess_sm80_bf16_d32:  BackwardPreprocess { arch: Sm80, dtype: Bf16, head_dim: 32 }
+            backward_preprocess_sm80_bf16_d64:  BackwardPreprocess { arch: Sm80, dtype: Bf16, head_dim: 64 }
+            backward_preprocess_sm80_bf16_d128: BackwardPreprocess { arch: Sm80, dtype: Bf16, head_dim: 128 }
+            backward_preprocess_sm80_bf16_d256: BackwardPreprocess { arch: Sm80, dtype: Bf16, head_dim: 256 }
+            backward_preprocess_sm80_f16_d32:   BackwardPreprocess { arch: Sm80, dtype: F16, head_dim: 32 }
+            backward_preprocess_sm80_f16_d64:   BackwardPreprocess { arch: Sm80, dtype: F16, head_dim: 64 }
+            backward_preprocess_sm80_f16_d128:  BackwardPreprocess { arch: Sm80, dtype: F16, head_dim: 128 }
+            backward_preprocess_sm80_f16_d256:  BackwardPreprocess { arch: Sm80, dtype: F16, head_dim: 256 }
 
             backward_sm80_bf16_d32:  Backward { arch: Sm80, dtype: Bf16, head_dim: 32 }
             backward_sm80_bf16_d64:  Backward { arch: Sm80, dtype: Bf16, head_dim: 64 }
@@ -120,40 +120,40 @@ macro_rules! for_each_variant {
             backward_sm80_f16_d128:  Backward { arch: Sm80, dtype: F16, head_dim: 128 }
             backward_sm80_f16_d256:  Backward { arch: Sm80, dtype: F16, head_dim: 256 }
 
-            backward_dq_sm80_bf16_d32:  BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 32 }
-            backward_dq_sm80_bf16_d64:  BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 64 }
-            backward_dq_sm80_bf16_d128: BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 128 }
-            backward_dq_sm80_bf16_d256: BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 256 }
-            backward_dq_sm80_f16_d32:   BackwardDq { arch: Sm80, dtype: F16, head_dim: 32 }
-            backward_dq_sm80_f16_d64:   BackwardDq { arch: Sm80, dtype: F16, head_dim: 64 }
-            backward_dq_sm80_f16_d128:  BackwardDq { arch: Sm80, dtype: F16, head_dim: 128 }
-            backward_dq_sm80_f16_d256:  BackwardDq { arch: Sm80, dtype: F16, head_dim: 256 }
+            backward_postprocess_sm80_bf16_d32:  BackwardPostprocess { arch: Sm80, dtype: Bf16, head_dim: 32 }
+            backward_postprocess_sm80_bf16_d64:  BackwardPostprocess { arch: Sm80, dtype: Bf16, head_dim: 64 }
+            backward_postprocess_sm80_bf16_d128: BackwardPostprocess { arch: Sm80, dtype: Bf16, head_dim: 128 }
+            backward_postprocess_sm80_bf16_d256: BackwardPostprocess { arch: Sm80, dtype: Bf16, head_dim: 256 }
+            backward_postprocess_sm80_f16_d32:   BackwardPostprocess { arch: Sm80, dtype: F16, head_dim: 32 }
+            backward_postprocess_sm80_f16_d64:   BackwardPostprocess { arch: Sm80, dtype: F16, head_dim: 64 }
+            backward_postprocess_sm80_f16_d128:  BackwardPostprocess { arch: Sm80, dtype: F16, head_dim: 128 }
+            backward_postprocess_sm80_f16_d256:  BackwardPostprocess { arch: Sm80, dtype: F16, head_dim: 256 }
 
-            backward_delta_sm80_bf16_d128_compact: BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
-            backward_delta_sm80_bf16_d256_compact: BackwardDelta { arch: Sm80, dtype: Bf16, head_dim: 256, tiles: Compact }
-            backward_delta_sm80_f16_d128_compact:  BackwardDelta { arch: Sm80, dtype: F16, head_dim: 128, tiles: Compact }
-            backward_delta_sm80_f16_d256_compact:  BackwardDelta { arch: Sm80, dtype: F16, head_dim: 256, tiles: Compact }
+            backward_preprocess_sm80_bf16_d128_compact: BackwardPreprocess { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
+            backward_preprocess_sm80_bf16_d256_compact: BackwardPreprocess { arch: Sm80, dtype: Bf16, head_dim: 256, tiles: Compact }
+            backward_preprocess_sm80_f16_d128_compact:  BackwardPreprocess { arch: Sm80, dtype: F16, head_dim: 128, tiles: Compact }
+            backward_preprocess_sm80_f16_d256_compact:  BackwardPreprocess { arch: Sm80, dtype: F16, head_dim: 256, tiles: Compact }
             backward_sm80_bf16_d128_compact:       Backward { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
             backward_sm80_bf16_d256_compact:       Backward { arch: Sm80, dtype: Bf16, head_dim: 256, tiles: Compact }
             backward_sm80_f16_d128_compact:        Backward { arch: Sm80, dtype: F16, head_dim: 128, tiles: Compact }
             backward_sm80_f16_d256_compact:        Backward { arch: Sm80, dtype: F16, head_dim: 256, tiles: Compact }
-            backward_dq_sm80_bf16_d128_compact:    BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
-            backward_dq_sm80_bf16_d256_compact:    BackwardDq { arch: Sm80, dtype: Bf16, head_dim: 256, tiles: Compact }
-            backward_dq_sm80_f16_d128_compact:     BackwardDq { arch: Sm80, dtype: F16, head_dim: 128, tiles: Compact }
-            backward_dq_sm80_f16_d256_compact:     BackwardDq { arch: Sm80, dtype: F16, head_dim: 256, tiles: Compact }
+            backward_postprocess_sm80_bf16_d128_compact:    BackwardPostprocess { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
+            backward_postprocess_sm80_bf16_d256_compact:    BackwardPostprocess { arch: Sm80, dtype: Bf16, head_dim: 256, tiles: Compact }
+            backward_postprocess_sm80_f16_d128_compact:     BackwardPostprocess { arch: Sm80, dtype: F16, head_dim: 128, tiles: Compact }
+            backward_postprocess_sm80_f16_d256_compact:     BackwardPostprocess { arch: Sm80, dtype: F16, head_dim: 256, tiles: Compact }
 
-            backward_delta_sm80_f32_d32:          BackwardDelta { arch: Sm80, dtype: F32, head_dim: 32 }
-            backward_delta_sm80_f32_d64:          BackwardDelta { arch: Sm80, dtype: F32, head_dim: 64 }
-            backward_delta_sm80_f32_d128:         BackwardDelta { arch: Sm80, dtype: F32, head_dim: 128 }
-            backward_delta_sm80_f32_d128_compact: BackwardDelta { arch: Sm80, dtype: F32, head_dim: 128, tiles: Compact }
+            backward_preprocess_sm80_f32_d32:          BackwardPreprocess { arch: Sm80, dtype: F32, head_dim: 32 }
+            backward_preprocess_sm80_f32_d64:          BackwardPreprocess { arch: Sm80, dtype: F32, head_dim: 64 }
+            backward_preprocess_sm80_f32_d128:         BackwardPreprocess { arch: Sm80, dtype: F32, head_dim: 128 }
+            backward_preprocess_sm80_f32_d128_compact: BackwardPreprocess { arch: Sm80, dtype: F32, head_dim: 128, tiles: Compact }
             backward_sm80_f32_d32:                Backward { arch: Sm80, dtype: F32, head_dim: 32 }
             backward_sm80_f32_d64:                Backward { arch: Sm80, dtype: F32, head_dim: 64 }
             backward_sm80_f32_d128:               Backward { arch: Sm80, dtype: F32, head_dim: 128 }
             backward_sm80_f32_d128_compact:       Backward { arch: Sm80, dtype: F32, head_dim: 128, tiles: Compact }
-            backward_dq_sm80_f32_d32:             BackwardDq { arch: Sm80, dtype: F32, head_dim: 32 }
-            backward_dq_sm80_f32_d64:             BackwardDq { arch: Sm80, dtype: F32, head_dim: 64 }
-            backward_dq_sm80_f32_d128:            BackwardDq { arch: Sm80, dtype: F32, head_dim: 128 }
-            backward_dq_sm80_f32_d128_compact:    BackwardDq { arch: Sm80, dtype: F32, head_dim: 128, tiles: Compact }
+            backward_postprocess_sm80_f32_d32:             BackwardPostprocess { arch: Sm80, dtype: F32, head_dim: 32 }
+            backward_postprocess_sm80_f32_d64:             BackwardPostprocess { arch: Sm80, dtype: F32, head_dim: 64 }
+            backward_postprocess_sm80_f32_d128:            BackwardPostprocess { arch: Sm80, dtype: F32, head_dim: 128 }
+            backward_postprocess_sm80_f32_d128_compact:    BackwardPostprocess { arch: Sm80, dtype: F32, head_dim: 128, tiles: Compact }
 
             backward_flash1_sm80_bf16_d32:  Flash1Backward { arch: Sm80, dtype: Bf16, head_dim: 32 }
             backward_flash1_sm80_bf16_d64:  Flash1Backward { arch: Sm80, dtype: Bf16, head_dim: 64 }
@@ -166,20 +166,20 @@ macro_rules! for_each_variant {
             backward_flash1_sm80_bf16_d128_compact: Flash1Backward { arch: Sm80, dtype: Bf16, head_dim: 128, tiles: Compact }
             backward_flash1_sm80_f16_d128_compact:  Flash1Backward { arch: Sm80, dtype: F16, head_dim: 128, tiles: Compact }
 
-            backward_delta_sm90a_bf16_d64:       TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 64 }
-            backward_delta_sm90a_bf16_d96:       TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 96 }
-            backward_delta_sm90a_bf16_d128:      TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 128 }
-            backward_delta_sm90a_bf16_d192:      TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 192 }
-            backward_delta_sm90a_bf16_d256:      TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 256 }
-            backward_delta_sm90a_bf16_d128_wide: TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 128, tiles: Wide }
-            backward_delta_sm90a_f16_d64:        TmaBackwardDelta { arch: Sm90a, dtype: F16, head_dim: 64 }
-            backward_delta_sm90a_f16_d96:        TmaBackwardDelta { arch: Sm90a, dtype: F16, head_dim: 96 }
-            backward_delta_sm90a_f16_d128:       TmaBackwardDelta { arch: Sm90a, dtype: F16, head_dim: 128 }
-            backward_delta_sm90a_f16_d192:       TmaBackwardDelta { arch: Sm90a, dtype: F16, head_dim: 192 }
-            backward_delta_sm90a_f16_d256:       TmaBackwardDelta { arch: Sm90a, dtype: F16, head_dim: 256 }
-            backward_delta_sm90a_f16_d128_wide:  TmaBackwardDelta { arch: Sm90a, dtype: F16, head_dim: 128, tiles: Wide }
-            backward_delta_sm90a_bf16_d192_v128: TmaBackwardDelta { arch: Sm90a, dtype: Bf16, head_dim: 192, head_dim_v: 128 }
-            backward_delta_sm90a_f16_d192_v128:  TmaBackwardDelta { arch: Sm90a, dtype: F16, head_dim: 192, head_dim_v: 128 }
+            backward_preprocess_sm90a_bf16_d64:       TmaBackwardPreprocess { arch: Sm90a, dtype: Bf16, head_dim: 64 }
+            backward_preprocess_sm90a_bf16_d96:       TmaBackwardPreprocess { arch: Sm90a, dtype: Bf16, head_dim: 96 }
+            backward_preprocess_sm90a_bf16_d128:      TmaBackwardPreprocess { arch: Sm90a, dtype: Bf16, head_dim: 128 }
+            backward_preprocess_sm90a_bf16_d192:      TmaBackwardPreprocess { arch: Sm90a, dtype: Bf16, head_dim: 192 }
+            backward_preprocess_sm90a_bf16_d256:      TmaBackwardPreprocess { arch: Sm90a, dtype: Bf16, head_dim: 256 }
+            backward_preprocess_sm90a_bf16_d128_wide: TmaBackwardPreprocess { arch: Sm90a, dtype: Bf16, head_dim: 128, tiles: Wide }
+            backward_preprocess_sm90a_f16_d64:        TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 64 }
+            backward_preprocess_sm90a_f16_d96:        TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 96 }
+            backward_preprocess_sm90a_f16_d128:       TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 128 }
+            backward_preprocess_sm90a_f16_d192:       TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 192 }
+            backward_preprocess_sm90a_f16_d256:       TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 256 }
+            backward_preprocess_sm90a_f16_d128_wide:  TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 128, tiles: Wide }
+            backward_preprocess_sm90a_bf16_d192_v128: TmaBackwardPreprocess { arch: Sm90a, dtype: Bf16, head_dim: 192, head_dim_v: 128 }
+            backward_preprocess_sm90a_f16_d192_v128:  TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 192, head_dim_v: 128 }
 
             backward_sm90a_bf16_d64:       TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 64 }
             backward_sm90a_bf16_d96:       TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 96 }
@@ -219,7 +219,7 @@ macro_rules! for_each_variant {
     };
 }
 
-/// Which of a kernel's tile shapes a row is compiled with. The kernels of one pass are of one shape.
+/// Which of a kernel's tile shapes a variant is compiled with. The kernels of one pass are of one shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TileShape {
     /// The one that is preferred where it fits.
@@ -236,7 +236,7 @@ pub enum TileShape {
 }
 
 impl TileShape {
-    /// As names of rows and messages have it.
+    /// As names of variants and messages have it.
     pub const fn name(self) -> &'static str {
         match self {
             TileShape::Default => "default",
@@ -259,7 +259,7 @@ pub enum Kind {
     /// flash3 forward: o and lse.
     TmaForward,
     /// flash3 forward where values are the first columns of the keys: o and lse.
-    TmaForwardLatent,
+    TmaForwardMla,
     /// Forward pass of flash3, last, where keys are divided among tiles: o and lse of what the splits have found.
     Combine,
     /// Any backward pass, where heads have sinks: their gradients.
@@ -268,7 +268,7 @@ pub enum Kind {
     TensorGradient,
     /// Beside attention: o and lse over two parts of the keys merged into those over all keys.
     Merge,
-    /// Beside attention: rows appended to a cache of keys and values, rows turned by their positions.
+    /// Beside attention: rows appended to a cache of keys and values, rows rotated by their positions.
     Append,
     /// Backward pass of flash2 and flash3, first, where some keys may be seen by no query: their rows of dK and dV.
     Clear,
@@ -283,16 +283,16 @@ pub enum Kind {
     /// The same of flash3; tensor maps of every sequence.
     TmaTileList,
     /// flash1 and flash2 backward, first: Δ and lse·log₂e, padded; clears the accumulator of dQ, the dQ semaphores and the tile counters.
-    BackwardDelta,
+    BackwardPreprocess,
     /// flash2 backward, second: dK and dV; contributions to dQ.
     Backward,
-    /// flash1 backward, between [`Kind::BackwardDelta`] and [`Kind::BackwardDq`]: as [`Kind::Backward`].
+    /// flash1 backward, between [`Kind::BackwardPreprocess`] and [`Kind::BackwardPostprocess`]: as [`Kind::Backward`].
     Flash1Backward,
     /// flash1 and flash2 backward, last: dQ from its f32 accumulator.
-    BackwardDq,
-    /// flash3 backward, first: as [`Kind::BackwardDelta`].
-    TmaBackwardDelta,
-    /// flash3 backward, last: as [`Kind::Backward`], and then as [`Kind::BackwardDq`].
+    BackwardPostprocess,
+    /// flash3 backward, first: as [`Kind::BackwardPreprocess`].
+    TmaBackwardPreprocess,
+    /// flash3 backward, last: as [`Kind::Backward`], and then as [`Kind::BackwardPostprocess`].
     TmaBackward,
     /// standard forward, first: S = q·kᵀ · scale, masked.
     StandardScores,
@@ -314,10 +314,10 @@ pub enum Kind {
     StandardDk,
 }
 
-/// One row of the list.
+/// One kernel of the list.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Variant {
-    /// Its name: of the row, of the PTX entry and of the PTX module.
+    /// Its name: of the variant, of the PTX entry and of the PTX module.
     pub name: &'static str,
     /// What it computes.
     pub kind: Kind,
@@ -354,12 +354,12 @@ pub use columns::{
 };
 pub use dtype::Dtype;
 pub use specs::*;
-pub use stamps::{STAMPED, Stamps, compiled};
+pub use stamps::{PROFILED, Stamps, compiled};
 
 /// The list as data, in its order.
 pub const VARIANTS: &[Variant] = for_each_variant!(listed);
 
-/// The row with this name, of the list or stamped.
+/// The variant with this name, of the list or profiled.
 pub fn by_name(name: &str) -> Option<&'static Variant> {
     compiled().find(|variant| variant.name == name)
 }

@@ -89,7 +89,7 @@ impl Numbers {
             let n_new = case.sequences().first().map_or(0, |own| own.len);
             total.unwrap_or(case.batch * n_new) * heads * case.head_dim
         };
-        let turned = case.rotary.map_or(0, |rotary| rotary.rotary_dim);
+        let rotated = case.rotary.map_or(0, |rotary| rotary.rotary_dim);
         let cache = |of| {
             let n = case.batch * case.seqlen_cache * case.heads_k * case.head_dim;
             let mut numbers = case.numbers(of, n, case.head_dim);
@@ -105,9 +105,9 @@ impl Numbers {
             numbers
         };
         let mut numbers = Numbers {
-            k_new: case.numbers(2, n_rows(case.heads_k), turned),
+            k_new: case.numbers(2, n_rows(case.heads_k), rotated),
             v_new: case.numbers(3, n_rows(case.heads_k), 0),
-            q: case.numbers(4, n_rows(case.heads_q), turned),
+            q: case.numbers(4, n_rows(case.heads_q), rotated),
             k_cache: cache(5),
             v_cache: cache(6),
         };
@@ -215,11 +215,11 @@ fn run<T: Element + Number>(
 
 /// A row of a head, where it was written.
 pub(crate) struct Row<'a> {
-    /// What was turned or copied.
+    /// What was rotated or copied.
     pub from: &'a [f64],
     /// What came of it.
     pub to: &'a [f64],
-    /// By which position it was turned; `None`: it was copied.
+    /// By which position it was rotated; `None`: it was copied.
     pub position: Option<usize>,
 }
 
@@ -238,7 +238,7 @@ pub(crate) fn judge_row(
     };
     let (pairs, rotary_dim) = (tables.turns.pairs, tables.turns.rotary_dim);
     let of = |table: &crate::cases::appends::Table| table.at(position, rotary_dim / 2);
-    let turned = oracle::turn(
+    let rotated = oracle::turn(
         row.from,
         pairs,
         direction,
@@ -250,10 +250,10 @@ pub(crate) fn judge_row(
     }
     let (unit, smallest) = rounding(dtype);
     let allowed = |at: usize| {
-        let y: f64 = turned.y[at];
-        unit * y.abs() + 2.0 * F32_UNIT * turned.terms[at] + smallest
+        let y: f64 = rotated.y[at];
+        unit * y.abs() + 2.0 * F32_UNIT * rotated.terms[at] + smallest
     };
-    judge_numbers(&row.to[..rotary_dim], &turned.y[..rotary_dim], allowed)
+    judge_numbers(&row.to[..rotary_dim], &rotated.y[..rotary_dim], allowed)
 }
 
 /// Elements of a row of a head in a dense tensor of so many rows.
@@ -314,7 +314,7 @@ fn rows<'a>(
 ) -> Vec<Row<'a>> {
     let n_new = case.total().unwrap_or(own.len);
     let at = own.before + i;
-    let turned = case.rotary.map(|_| at);
+    let rotated = case.rotary.map(|_| at);
     let mut rows = Vec::new();
     for head in 0..case.heads_q {
         let (sizes, place) = (
@@ -342,7 +342,7 @@ fn rows<'a>(
         rows.push(Row {
             from: row_of(&numbers.k_new, sizes, place),
             to: row_of(&written.k_cache, cache, place_there),
-            position: turned,
+            position: rotated,
         });
         rows.push(Row {
             from: row_of(&numbers.v_new, sizes, place),

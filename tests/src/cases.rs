@@ -8,17 +8,17 @@
 //! | [`padded`] | head_dims that kernels pad to their own, and those that only some kernels have |
 //! | [`wide`] | what only the CPU backend takes: other head_dims, f32, unaligned memory |
 //! | [`random`] | anything that the kernels take |
-//! | [`values`], [`latent`] | values of another number of columns than the keys; values in the keys |
+//! | [`values`], [`mla`] | values of another number of columns than the keys; values in the keys |
 //! | [`mod@blocks`] | block masks |
 //! | [`scores`] | scores and masks of the user's own |
 //! | [`sinks`] | sinks of heads, beside all of these |
 //! | [`dropout`] | weights that are dropped, beside all of these |
 //! | [`lengths`] | sequences of different lengths, packed and padded |
 //! | [`aimed`] | small sets, each case for one mistake: strides of 0, mispredictions, edges of blocks, stages used again |
-//! | [`compact`], [`short`], [`few`], [`grouped`], [`wide_tiles`] | sets of their own for the compact tiles of flash2's backward pass, of flash3's forward pass, of flash2's; for grouped and wide ones |
+//! | [`compact`], [`short`], [`decode`], [`grouped`], [`wide_tiles`] | sets of their own for the compact tiles of flash2's backward pass, of flash3's forward pass, of flash2's; for grouped and wide ones |
 //! | [`unseen`] | calls whose lengths and tables of pages are any numbers |
 //! | [`mod@tf32`] | f32 tensors on a GPU, in both precisions |
-//! | [`orders`], [`shares`] | the same for the orders of tiles, and for few tiles of shared keys, in flash3's backward pass |
+//! | [`orders`], [`head_splits`] | the same for the orders of tiles, and for few tiles of shared keys, in flash3's backward pass |
 //! | [`mod@thresholds`], [`many`] | plans that only large problems get: small ones for a device of smaller thresholds, and sequences by the hundred |
 //! | [`pages`], [`fp8`], [`serving`], [`merges`], [`appends`] | keys and values in pages, in 8 bits, and engines that keep them so; operations beside attention |
 
@@ -28,22 +28,22 @@ mod base;
 pub mod blocks;
 mod case;
 pub mod compact;
+pub mod decode;
 pub mod dropout;
-pub mod few;
 pub mod flash1;
 pub mod fp8;
 pub mod grouped;
-pub mod latent;
+pub mod head_splits;
 pub mod lengths;
 pub mod many;
 pub mod merges;
+pub mod mla;
 pub mod orders;
 pub mod paged_scores;
 pub mod pages;
 mod random;
 pub mod scores;
 pub mod serving;
-pub mod shares;
 pub mod short;
 pub mod sinks;
 pub mod tf32;

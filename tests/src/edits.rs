@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use ferroflash::error::ProblemError;
 use ferroflash::{Inputs, MaskExpression, Problem, Score};
 use ferroflash_expression::{
-    Contiguous, Elements, Evaluator, Expression, Index, MAX_RANK, ParamValue, Place, Tensors,
+    Contiguous, Elements, Evaluator, Expression, Index, MAX_RANK, ParamValue, ScoreIndices, Tensors,
 };
 
 use crate::oracle::{Edited, Pair, ScoreError, Sizes};
@@ -267,7 +267,7 @@ impl Sequence {
     }
 
     /// Where a pair lies, as an expression is told.
-    fn place(&self, pair: Pair) -> Place {
+    fn place(&self, pair: Pair) -> ScoreIndices {
         let sizes = self.sizes;
         let group = sizes.heads_q.checked_div(sizes.heads_k).unwrap_or(1);
         [
@@ -280,7 +280,7 @@ impl Sequence {
             (Index::SeqlenK, sizes.seqlen_k),
         ]
         .into_iter()
-        .fold(Place::default(), |place, (index, value)| {
+        .fold(ScoreIndices::default(), |place, (index, value)| {
             place.with(index, value as i32)
         })
     }

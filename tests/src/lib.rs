@@ -19,7 +19,7 @@
 //! | [`pages`] | the suite of keys and values in pages |
 //! | [`unseen`] | the suite of lengths and tables that are any numbers |
 //! | [`fp8`] | the suite of keys and values in 8 bits |
-//! | [`latent`] | the suite of values in the keys |
+//! | [`mla`] | the suite of values in the keys |
 //! | [`scores`] | the suite of scores and masks of the user's own |
 //! | [`mod@serving`] | a serving engine over pages, simulated |
 //! | [`book`] | tables of the book, held to what tests measure |
@@ -35,7 +35,7 @@ pub mod pages;
 
 pub mod fp8;
 pub mod inputs;
-pub mod latent;
+pub mod mla;
 
 pub mod scores;
 

@@ -113,7 +113,7 @@ fn divides(subject: &Subject, algorithm: Algorithm, case: &Case, problem: &Probl
         return false;
     };
     let call = (problem, Given::of_case(case));
-    let (info, place) = (device.info(), device.place());
+    let (info, place) = (device.info(), device.location());
     let asked = Some(algorithm);
     let plan = ways::planned(info, subject.backend, place, asked, Pass::Forward, call);
     let divides = |launch: &PlannedLaunch| launch.spec.has(Constant::SplitKv);

@@ -35,13 +35,13 @@ fn typed<T: Element + Number>(
     direction: Direction,
     has_offsets: bool,
 ) -> Result<Option<f64>, String> {
-    let rotation = case.rotation().ok_or("nothing is turned")?;
+    let rotation = case.rotation().ok_or("nothing is rotated")?;
     let shape = rotation.shape();
     let read = if case.in_place { [0; 4] } else { shape };
     let eligible =
         subject.backend == Backend::Cpu || case.fits_kernel([[0; 4], [0; 4], read, shape, [0; 4]]);
-    let turned = case.rotary.map_or(0, |rotary| rotary.rotary_dim);
-    let x = case.numbers(4, shape.iter().product(), turned);
+    let rotated = case.rotary.map_or(0, |rotary| rotary.rotary_dim);
+    let x = case.numbers(4, shape.iter().product(), rotated);
     let seed = case.seed.wrapping_add(sample::seed());
     let device = (subject.open)(seed)?;
     let y = match run::<T>(&device, case, direction, has_offsets, &x) {
@@ -64,7 +64,7 @@ fn run<T: Element + Number>(
     x: &[f64],
 ) -> Result<Result<Vec<f64>, String>, Error> {
     let Some((problem, Tables { cos, sin, .. })) = case.rotation().zip(case.tables()) else {
-        return Ok(Err("nothing is turned".into()));
+        return Ok(Err("nothing is rotated".into()));
     };
     let [.., x_at, y_at, _] = case.arrangements;
     let from = Buffer::<T>::filled(x, problem.shape(), x_at)?;

@@ -3,7 +3,7 @@
 //! New rows go into the pages by [`Append`](ferroflash::Append), and queries attend over them, sequences of all lengths in one call. A ledger keeps the
 //! rows of every sequence side by side, and after every step:
 //!
-//! - what was appended is what the oracle says, copied or turned; o and lse are the oracle's;
+//! - what was appended is what the oracle says, copied or rotated; o and lse are the oracle's;
 //! - every row of the pools is, bit for bit, that of the sequences that have it, and NaN where none has it: so no call reads such a row into a
 //!   result, or writes one;
 //! - every page is free or some sequence's, and none is lost. When all sequences have ended, all pages are free.

@@ -9,14 +9,14 @@ use ferroflash::{Algorithm, Backend, Order, Pass, Problem};
 
 use crate::cases::Case;
 use crate::cases::fp8::Fp8Case;
-use crate::cases::latent::LatentCase;
+use crate::cases::mla::MlaCase;
 use crate::cases::paged_scores::PagedScoreCase;
 use crate::cases::pages::PagedCase;
 use crate::cases::scores::ScoreCase;
 use crate::sample::{self, Choice, Member, Members, Share};
 use crate::subject::Subject;
 use crate::ways::{self, Given};
-use crate::{fp8, latent, pages, scores, suite};
+use crate::{fp8, mla, pages, scores, suite};
 
 /// A set of cases that a subject is put through.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ pub enum Cases {
     /// These in pages.
     PagedScores(fn() -> Vec<PagedScoreCase>),
     /// Values in the keys.
-    Latent(fn() -> Vec<LatentCase>),
+    Latent(fn() -> Vec<MlaCase>),
     /// Keys and values in 8 bits.
     Fp8(fn() -> Vec<Fp8Case>),
 }
@@ -119,7 +119,7 @@ impl Set {
             }
             Cases::Latent(cases) => {
                 let cases = cases();
-                latent::check_set(subject, algorithm, test, &cases, &self.numbers(cases.len()));
+                mla::check_set(subject, algorithm, test, &cases, &self.numbers(cases.len()));
             }
             Cases::Fp8(cases) => {
                 let cases = cases();
@@ -142,7 +142,7 @@ impl Set {
         let Ok(device) = (self.subject.open)(0) else {
             return BTreeSet::new();
         };
-        let (info, backend, place) = (device.info(), device.backend(), device.place());
+        let (info, backend, place) = (device.info(), device.backend(), device.location());
         let asked = Some(self.algorithm);
         let mut met = BTreeSet::new();
         for Entry { case, problems, .. } in self.entries() {

@@ -6,7 +6,7 @@ use ferroflash::{Algorithm, Backend, Device, Pass};
 pub use ferroflash_kernels::variants::TileShape;
 
 use crate::cases::compact::COMPACT_HEAD_DIMS;
-use crate::cases::{HEAD_DIMS, orders, shares};
+use crate::cases::{HEAD_DIMS, head_splits, orders};
 use crate::suite::say;
 
 /// A backend under test.
@@ -133,8 +133,8 @@ pub const EMULATED_GROUPED: Subject = Subject {
 };
 
 /// The emulator as a Hopper of so many SMs that flash3's backward pass divides query heads into shares.
-pub const EMULATED_SHARES: Subject = Subject {
-    open: |seed| emulated(seed, |device| of_sms(device, shares::N_SMS)),
+pub const EMULATED_HEAD_SPLITS: Subject = Subject {
+    open: |seed| emulated(seed, |device| of_sms(device, head_splits::N_SMS)),
     ..EMULATED_ORDERS
 };
 
@@ -246,9 +246,9 @@ pub const CUDA_ORDERS: Subject = Subject {
     ..CUDA
 };
 
-/// The same with the SMs of [`EMULATED_SHARES`].
-pub const CUDA_SHARES: Subject = Subject {
-    open: |seed| cuda(seed, |device| of_sms(device, shares::N_SMS)),
+/// The same with the SMs of [`EMULATED_HEAD_SPLITS`].
+pub const CUDA_HEAD_SPLITS: Subject = Subject {
+    open: |seed| cuda(seed, |device| of_sms(device, head_splits::N_SMS)),
     ..CUDA_ORDERS
 };
 

@@ -18,7 +18,7 @@ use ferroflash::{Algorithm, Backend, Device, Mask, Order, Pass};
 use ferroflash_kernels::variants::{self, Kind, TileShape};
 
 use crate::cases::compact::has_compact_tiles;
-use crate::cases::few::is_few;
+use crate::cases::decode::is_decode;
 use crate::cases::{self, Case};
 use crate::compare::Closeness;
 use crate::inputs::Values;
@@ -258,7 +258,7 @@ fn check_tiles(
                 Tiles::GroupedForward => flash3_forward.then_some(TileShape::Grouped),
             };
             let few = subject.tiles == Tiles::Default && flash3_forward && is_short(case)
-                || row.kind == Kind::Forward && is_few(case);
+                || row.kind == Kind::Forward && is_decode(case);
             row.tiles != special.unwrap_or(TileShape::Default)
                 && !(few && row.tiles == TileShape::Compact)
         });

@@ -1,8 +1,8 @@
 //! Makes the tests of a backend: each macro a set of tests that put a subject through [`crate::suite`].
 
 mod beside;
+mod decode;
 mod dropout;
-mod few;
 mod flash1;
 mod grouped;
 mod scores;
@@ -255,22 +255,22 @@ macro_rules! stages_suite {
 /// Makes the tests of a backend whose device has so many SMs that flash3's backward pass divides the query heads of small problems
 /// into shares.
 #[macro_export]
-macro_rules! shares_suite {
+macro_rules! head_splits_suite {
     ($subject:path) => {
-        mod shares {
-            use $crate::cases::shares;
+        mod head_splits {
+            use $crate::cases::head_splits;
             use $crate::subject::Subject;
 
             const SUBJECT: Subject = $subject;
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::Flash3;
 
-            $crate::set!(full, SUBJECT, ALGORITHM, Strata, Plain shares::full);
+            $crate::set!(full, SUBJECT, ALGORITHM, Strata, Plain head_splits::full);
 
-            $crate::set!(causal, SUBJECT, ALGORITHM, Strata, Plain shares::causal);
+            $crate::set!(causal, SUBJECT, ALGORITHM, Strata, Plain head_splits::causal);
 
-            $crate::set!(windows, SUBJECT, ALGORITHM, Sixth, Plain shares::windows);
+            $crate::set!(windows, SUBJECT, ALGORITHM, Sixth, Plain head_splits::windows);
 
-            $crate::set!(lengths, SUBJECT, ALGORITHM, Sixth, Plain shares::lengths);
+            $crate::set!(lengths, SUBJECT, ALGORITHM, Sixth, Plain head_splits::lengths);
         }
     };
 }

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use ferroflash::arguments::Argument;
 use ferroflash::dtype::ScalarType;
 use ferroflash::plan::{DeviceInfo, Plan, PlannedLaunch, plan};
-use ferroflash::tensor::{Place, VectorDescription};
+use ferroflash::tensor::{Location, VectorDescription};
 use ferroflash::{
     Algorithm, Backend, BlockMask, Dtype, Fp8Kv, Mask, Order, Pages, Pass, Problem, SplitKv,
     validate,
@@ -24,7 +24,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
 use crate::cases::Case;
-use crate::cases::latent::COLUMNS;
+use crate::cases::mla::COLUMNS;
 
 /// The lengths that a call gives beside what its problem says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,16 +65,16 @@ impl Given {
 pub fn planned(
     device: &DeviceInfo,
     backend: Backend,
-    place: Place,
+    location: Location,
     asked: Option<Algorithm>,
     pass: Pass,
     (problem, given): (&Problem, Given),
 ) -> Option<Plan> {
-    let checked = validate::without_tensors(problem, pass, place).ok()?;
+    let checked = validate::without_tensors(problem, pass, location).ok()?;
     let mut arguments = *checked.arguments();
     for argument in given.arguments() {
         let n = problem.batch() as u64;
-        let vector = VectorDescription::unplaced(n, ScalarType::I32, place);
+        let vector = VectorDescription::unplaced(n, ScalarType::I32, location);
         arguments = arguments.with(argument, vector);
     }
     let checked = validate::check(problem, pass, arguments).ok()?;
@@ -129,9 +129,9 @@ fn decided(launch: &PlannedLaunch) -> Vec<String> {
             decided.push("packed heads".to_owned())
         }
         Params::Backward(pass) | Params::TmaBackward(TmaBackwardParams { pass, .. })
-            if pass.n_shares > 1 =>
+            if pass.n_head_splits > 1 =>
         {
-            let uneven = if pass.n_larger_shares > 0 {
+            let uneven = if pass.n_larger_head_splits > 0 {
                 "uneven "
             } else {
                 ""
@@ -202,7 +202,7 @@ pub fn unmet(met: &BTreeSet<String>) -> BTreeMap<String, String> {
         let asked = asked[at / devices.len() % asked.len()];
         for pass in [Pass::Forward, Pass::Backward] {
             let call = (&problem.0, problem.1);
-            let plan = planned(device, Backend::Cuda, Place::Cuda(0), asked, pass, call);
+            let plan = planned(device, Backend::Cuda, Location::Cuda(0), asked, pass, call);
             for way in plan.iter().flat_map(ways) {
                 if !met.contains(&way) {
                     let example = || format!("{} {pass:?}: {problem:?}", device.name);

@@ -11,7 +11,7 @@ conformance::flash1_suite!(
 );
 conformance::compact_suite!(conformance::subject::CUDA_COMPACT);
 conformance::short_suite!(conformance::subject::CUDA_SHORT);
-conformance::few_suite!(conformance::subject::CUDA);
+conformance::decode_suite!(conformance::subject::CUDA);
 conformance::tf32_suite!(conformance::subject::CUDA);
 conformance::grouped_suite!(conformance::subject::CUDA_GROUPED);
 conformance::thresholds_suite!(
@@ -29,11 +29,11 @@ conformance::edges_suite!(conformance::subject::CUDA_OF_FEW_SMS {
     flash2: Flash2,
     flash3: Flash3
 });
-conformance::shares_suite!(conformance::subject::CUDA_SHARES);
+conformance::head_splits_suite!(conformance::subject::CUDA_HEAD_SPLITS);
 conformance::merge_suite!(conformance::subject::CUDA);
 conformance::append_suite!(conformance::subject::CUDA);
 conformance::fp8_suite!(conformance::subject::CUDA, Flash2);
-conformance::latent_suite!(conformance::subject::CUDA_OF_FEW_SMS, Flash3);
+conformance::mla_suite!(conformance::subject::CUDA_OF_FEW_SMS, Flash3);
 conformance::pages_suite!(conformance::subject::CUDA_OF_FEW_SMS {
     pages: Flash3,
     pages_flash2: Flash2
@@ -103,7 +103,7 @@ conformance::sinks_suite!(conformance::subject::CUDA_WIDE {
 conformance::sinks_suite!(conformance::subject::CUDA_COMPACT {
     sinks_compact: Flash2 { compact }
 });
-conformance::sinks_suite!(conformance::subject::CUDA_SHARES {
+conformance::sinks_suite!(conformance::subject::CUDA_HEAD_SPLITS {
     sinks_shares: Flash3 { shares }
 });
 conformance::sinks_beside_suite!(conformance::subject::CUDA_OF_FEW_SMS {
@@ -153,7 +153,7 @@ conformance::dropout_suite!(conformance::subject::CUDA_WIDE {
 conformance::dropout_suite!(conformance::subject::CUDA_COMPACT {
     dropout_compact: Flash2 { compact }
 });
-conformance::dropout_suite!(conformance::subject::CUDA_SHARES {
+conformance::dropout_suite!(conformance::subject::CUDA_HEAD_SPLITS {
     dropout_shares: Flash3 { shares }
 });
 conformance::dropout_beside_suite!(conformance::subject::CUDA_OF_FEW_SMS {

@@ -11,7 +11,7 @@ conformance::flash1_suite!(
 );
 conformance::compact_suite!(conformance::subject::EMULATED_COMPACT);
 conformance::short_suite!(conformance::subject::EMULATED_SHORT);
-conformance::few_suite!(conformance::subject::EMULATED);
+conformance::decode_suite!(conformance::subject::EMULATED);
 conformance::tf32_suite!(conformance::subject::EMULATED);
 conformance::grouped_suite!(conformance::subject::EMULATED_GROUPED);
 conformance::thresholds_suite!(
@@ -32,11 +32,11 @@ conformance::stages_suite!(conformance::subject::EMULATED_ONE_SM {
     flash2: Flash2,
     flash3: Flash3
 });
-conformance::shares_suite!(conformance::subject::EMULATED_SHARES);
+conformance::head_splits_suite!(conformance::subject::EMULATED_HEAD_SPLITS);
 conformance::merge_suite!(conformance::subject::EMULATED_HOPPER);
 conformance::append_suite!(conformance::subject::EMULATED_HOPPER);
 conformance::fp8_suite!(conformance::subject::EMULATED_HOPPER, Flash2);
-conformance::latent_suite!(conformance::subject::EMULATED_HOPPER, Flash3);
+conformance::mla_suite!(conformance::subject::EMULATED_HOPPER, Flash3);
 conformance::pages_suite!(conformance::subject::EMULATED_HOPPER {
     pages: Flash3,
     pages_flash2: Flash2
@@ -106,7 +106,7 @@ conformance::sinks_suite!(conformance::subject::EMULATED_WIDE {
 conformance::sinks_suite!(conformance::subject::EMULATED_COMPACT {
     sinks_compact: Flash2 { compact }
 });
-conformance::sinks_suite!(conformance::subject::EMULATED_SHARES {
+conformance::sinks_suite!(conformance::subject::EMULATED_HEAD_SPLITS {
     sinks_shares: Flash3 { shares }
 });
 conformance::sinks_beside_suite!(conformance::subject::EMULATED_HOPPER {
@@ -156,7 +156,7 @@ conformance::dropout_suite!(conformance::subject::EMULATED_WIDE {
 conformance::dropout_suite!(conformance::subject::EMULATED_COMPACT {
     dropout_compact: Flash2 { compact }
 });
-conformance::dropout_suite!(conformance::subject::EMULATED_SHARES {
+conformance::dropout_suite!(conformance::subject::EMULATED_HEAD_SPLITS {
     dropout_shares: Flash3 { shares }
 });
 conformance::dropout_beside_suite!(conformance::subject::EMULATED_HOPPER {

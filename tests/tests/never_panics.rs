@@ -6,7 +6,7 @@ use ferroflash::dtype::ScalarType;
 use ferroflash::error::{Error, ProblemError};
 use ferroflash::plan::{Algorithm, Backend, DeviceInfo, Plan, Thresholds, plan, plan_append};
 use ferroflash::rotary::{Pairs, Turns};
-use ferroflash::tensor::{Description, Place, VectorDescription};
+use ferroflash::tensor::{Description, Location, VectorDescription};
 use ferroflash::validate::rotary::{append_sizes, check_append};
 use ferroflash::validate::{self, Checked, Pass};
 use ferroflash::{
@@ -114,7 +114,7 @@ enum Change {
     Strides(usize, [usize; 3]),
     Address(usize, u64),
     Dtype(usize),
-    Place(usize),
+    Location(usize),
     Rows(u64),
     GradientRows(u64),
     GradientOfRows(Dtype, u64),
@@ -127,7 +127,7 @@ fn change() -> impl Strategy<Value = Change> {
         2 => (0usize..8, [size(), size(), size()]).prop_map(|(tensor, strides)| Change::Strides(tensor, strides)),
         1 => (0usize..8, any::<u64>()).prop_map(|(tensor, address)| Change::Address(tensor, address)),
         1 => (0usize..8).prop_map(Change::Dtype),
-        1 => (0usize..8).prop_map(Change::Place),
+        1 => (0usize..8).prop_map(Change::Location),
         1 => any::<u64>().prop_map(Change::Rows),
         1 => any::<u64>().prop_map(Change::GradientRows),
         1 => (select(vec![Dtype::Bf16, Dtype::F32]), any::<u64>())
@@ -179,7 +179,7 @@ const TENSORS: [Argument; 8] = [
 
 /// Problem → arguments → checked.
 fn check(problem: &Problem, pass: Pass, change: Change) -> Result<Checked, ProblemError> {
-    let arguments = *validate::without_tensors(problem, pass, Place::Host)?.arguments();
+    let arguments = *validate::without_tensors(problem, pass, Location::Host)?.arguments();
     let tensor = |tensor: usize, change: &dyn Fn(&mut Description)| {
         let argument = TENSORS[tensor];
         match arguments.tensor(argument) {
@@ -209,7 +209,7 @@ fn check(problem: &Problem, pass: Pass, change: Change) -> Result<Checked, Probl
         }),
         Change::Address(at, address) => tensor(at, &|tensor| tensor.address = address),
         Change::Dtype(at) => tensor(at, &|tensor| tensor.dtype = Dtype::F16.into()),
-        Change::Place(at) => tensor(at, &|tensor| tensor.place = Place::Cuda(3)),
+        Change::Location(at) => tensor(at, &|tensor| tensor.location = Location::Cuda(3)),
         Change::Rows(n_elems) => {
             arguments.with(Argument::Lse, VectorDescription { n_elems, ..rows })
         }
@@ -320,7 +320,7 @@ fn appends_and_rotations_are_planned_or_refused() {
     let n_planned = std::cell::Cell::new(0);
     let outcome = runner.run(
         &strategy,
-        |(sizes, [rotary_dim, n_positions], pairs, [packed, turned])| {
+        |(sizes, [rotary_dim, n_positions], pairs, [packed, rotated])| {
             let [batch, seqlen, heads_q, heads_k, head_dim, seqlen_cache] = sizes;
             let builder = AppendProblem::builder(Dtype::Bf16)
                 .batch(batch)
@@ -337,7 +337,7 @@ fn appends_and_rotations_are_planned_or_refused() {
                 rotary_dim,
                 n_positions,
             };
-            let problem = match turned {
+            let problem = match rotated {
                 true => builder
                     .heads_q(heads_q)
                     .rotary(pairs, rotary_dim, n_positions)
@@ -366,9 +366,9 @@ fn appends_and_rotations_are_planned_or_refused() {
 /// Whether the launch covers every line.
 fn append_plan(problem: &AppendProblem, packed: bool) -> Result<bool, Error> {
     append_sizes(problem)?;
-    let place = Place::Cuda(0);
-    let tensor = |shape| Description::contiguous(shape, problem.dtype(), place);
-    let lengths = |n: usize| VectorDescription::unplaced(n as u64, ScalarType::I32, place);
+    let location = Location::Cuda(0);
+    let tensor = |shape| Description::contiguous(shape, problem.dtype(), location);
+    let lengths = |n: usize| VectorDescription::unplaced(n as u64, ScalarType::I32, location);
     let (new, cache) = (tensor(problem.shape_new())?, tensor(problem.shape_cache())?);
     let mut arguments = Arguments::default()
         .with(Argument::KNew, new)
@@ -381,7 +381,7 @@ fn append_plan(problem: &AppendProblem, packed: bool) -> Result<bool, Error> {
         arguments = arguments.with(Argument::CuSeqlensNew, ends);
     }
     if let Some(turns) = problem.turns() {
-        let table = VectorDescription::unplaced(turns.table_elems(), Dtype::F32, place);
+        let table = VectorDescription::unplaced(turns.table_elems(), Dtype::F32, location);
         arguments = arguments
             .with(Argument::Cos, table)
             .with(Argument::Sin, table);

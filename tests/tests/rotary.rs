@@ -1,4 +1,4 @@
-//! Rows turned by their positions: against f64, between rows of NaN, in any layout; and the way back as the gradient.
+//! Rows rotated by their positions: against f64, between rows of NaN, in any layout; and the way back as the gradient.
 
 use std::fmt::Debug;
 
@@ -7,8 +7,8 @@ use ferroflash::{Element, Error, Layout, Tensor, TensorMut};
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-/// A contiguous tensor, turned.
-fn turned(
+/// A contiguous tensor, rotated.
+fn rotated(
     x: &[f32],
     shape: [usize; 4],
     turn: impl Fn(&Tensor, &mut TensorMut) -> Result<(), Error>,
@@ -26,7 +26,7 @@ fn rotate(
     x: &[f32],
     shape: [usize; 4],
 ) -> Vec<f32> {
-    turned(x, shape, |x, y| table.rotate(pairs, positions, x, y))
+    rotated(x, shape, |x, y| table.rotate(pairs, positions, x, y))
 }
 
 /// Numbers between −2 and 2, the same for the same seed.
@@ -40,7 +40,7 @@ fn numbers(n: usize, seed: u64) -> impl Iterator<Item = f32> {
     })
 }
 
-/// A tensor to be turned.
+/// A tensor to be rotated.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     shape: [usize; 4],
@@ -155,7 +155,7 @@ proptest! {
         check::<bf16>(case, 8.2e-3);
     }
 
-    /// ⟨turned x, g⟩ = ⟨x, g turned back⟩, also where cosines are multiplied by a factor.
+    /// ⟨rotated x, g⟩ = ⟨x, g rotated back⟩, also where cosines are multiplied by a factor.
     #[test]
     fn the_way_back_is_the_gradient(case in cases(), factor in 1.0f64..32.0) {
         let scaling = Scaling::Yarn { factor, original_seqlen: 256, beta_fast: 32.0, beta_slow: 1.0, attention_factor: None };
@@ -165,7 +165,7 @@ proptest! {
         let g: Vec<f32> = numbers(n, !case.seed).collect();
         let positions = Positions::From((case.seed % 32) as usize);
         let y = rotate(&table, case.pairs, positions, &x, case.shape);
-        let d_x = turned(&g, case.shape, |g, d_x| table.rotate_back(case.pairs, positions, g, d_x));
+        let d_x = rotated(&g, case.shape, |g, d_x| table.rotate_back(case.pairs, positions, g, d_x));
         let dot = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
         prop_assert!((dot(&y, &g) - dot(&x, &d_x)).abs() <= 1e-5 * (n as f64 + 1.0));
     }

@@ -1,4 +1,4 @@
-//! Stamped kernels on the emulator: they give what the kernels give that they are copies of, bit for bit, and record every tile of the plan once.
+//! Profiled kernels on the emulator: they give what the kernels give that they are copies of, bit for bit, and record every tile of the plan once.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use ferroflash::plan::workspace::ALIGNMENT_BYTES;
 use ferroflash::plan::{
     Algorithm, Backend, DeviceInfo, NoStamps, Plan, PlannedLaunch, Stamp, plan,
 };
-use ferroflash::tensor::Place;
+use ferroflash::tensor::Location;
 use ferroflash::validate::without_tensors;
 use ferroflash::{Dtype, Mask, Pass, Problem};
 use ferroflash_kernels::emu::{self, GlobalMemory};
 use ferroflash_kernels::entry;
-use ferroflash_kernels::variants::{STAMPED, TileShape, VARIANTS};
+use ferroflash_kernels::variants::{PROFILED, TileShape, VARIANTS};
 use ferroflash_lab::timeline::{BadStamps, Measured};
 use half::bf16;
 use rand::rngs::StdRng;
@@ -27,7 +27,7 @@ enum Data {
     Single(Vec<u32>),
 }
 
-/// All arguments of a call, and the records of a stamped one.
+/// All arguments of a call, and the records of a profiled one.
 #[derive(Clone, Default)]
 struct Call {
     arguments: BTreeMap<Argument, Data>,
@@ -63,7 +63,7 @@ impl Case {
     }
 
     fn plan(&self, pass: Pass) -> Plan {
-        let checked = without_tensors(&self.problem, pass, Place::Host).unwrap();
+        let checked = without_tensors(&self.problem, pass, Location::Host).unwrap();
         let device = self.device();
         plan(&checked, &device, Backend::Emulated, Some(self.algorithm)).unwrap()
     }
@@ -182,26 +182,26 @@ fn shape(launch: &PlannedLaunch, device: &DeviceInfo) -> emu::Launch {
     }
 }
 
-/// Runs a case's passes with the planned kernels and with their stamped copies.
+/// Runs a case's passes with the planned kernels and with their profiled copies.
 fn check(case: &Case) {
     for &(pass, kernel) in case.kernels {
         let plan = case.plan(pass);
         let names: Vec<_> = plan.kernels().map(|kernel| kernel.name).collect();
         assert!(names.contains(&kernel), "{names:?}, not {kernel}");
-        let stamped = plan.stamped().unwrap();
+        let profiled = plan.profiled().unwrap();
         let (device, inputs) = (case.device(), case.inputs(pass));
         let shipped = run(&plan, &device, 1, &inputs);
-        let recorded = run(&stamped, &device, 2, &inputs);
+        let recorded = run(&profiled, &device, 2, &inputs);
         for argument in outputs(pass) {
             assert!(
                 shipped.arguments[argument] == recorded.arguments[argument],
-                "{argument} of the stamped copy of {kernel}"
+                "{argument} of the profiled copy of {kernel}"
             );
         }
         assert!(shipped.stamps.is_empty());
 
-        let measured = Measured::new(&stamped, &device, &recorded.stamps).unwrap();
-        assert_eq!(measured.kernel, format!("{kernel}_stamped"));
+        let measured = Measured::new(&profiled, &device, &recorded.stamps).unwrap();
+        assert_eq!(measured.kernel, format!("{kernel}_profiled"));
         let busy = 1.0 - measured.without_tile();
         assert!(0.0 < busy && busy <= 1.0, "{busy}");
         let n_tiles: usize = measured.lanes.iter().map(|lane| lane.stretches.len()).sum();
@@ -213,7 +213,7 @@ fn check(case: &Case) {
         for place in 0..recorded.stamps.len() {
             let mut stamps = recorded.stamps.clone();
             let was_there = std::mem::take(&mut stamps[place]).is_there();
-            let found = Measured::new(&stamped, &device, &stamps);
+            let found = Measured::new(&profiled, &device, &stamps);
             assert_eq!(found.is_err(), was_there, "{kernel}, record {place}");
         }
     }
@@ -270,12 +270,12 @@ fn tiles_that_no_query_sees() {
     };
     check(&case);
     let (pass, device) = (Pass::Backward, case.device());
-    let stamped = case.plan(pass).stamped().unwrap();
-    let recorded = run(&stamped, &device, 5, &case.inputs(pass)).stamps;
+    let profiled = case.plan(pass).profiled().unwrap();
+    let recorded = run(&profiled, &device, 5, &case.inputs(pass)).stamps;
     let skipped = recorded.iter().position(|stamp| !stamp.is_there()).unwrap();
     let mut stamps = recorded;
     stamps[skipped] = *stamps.iter().find(|stamp| stamp.is_there()).unwrap();
-    let found = Measured::new(&stamped, &device, &stamps).unwrap_err();
+    let found = Measured::new(&profiled, &device, &stamps).unwrap_err();
     assert!(matches!(found, BadStamps::Skipped { .. }), "{found}");
 }
 
@@ -306,19 +306,19 @@ fn wide_tiles() {
     });
 }
 
-/// Stamped rows are no rows of the list, and each is the copy of one.
+/// Profiled rows are no rows of the list, and each is the copy of one.
 #[test]
 fn stamped_rows_stand_beside_the_list() {
-    for row in STAMPED {
+    for row in PROFILED {
         assert!(VARIANTS.iter().all(|listed| listed.name != row.name));
         let copied: Vec<_> = VARIANTS
             .iter()
-            .filter(|listed| listed.stamped() == Some(row))
+            .filter(|listed| listed.profiled() == Some(row))
             .collect();
         let [copied] = copied[..] else {
             panic!("{} is a copy of {} rows", row.name, copied.len())
         };
-        assert_eq!(format!("{}_stamped", copied.name), row.name);
+        assert_eq!(format!("{}_profiled", copied.name), row.name);
         assert_eq!(copied.tile_config, row.tile_config);
         assert!(
             row.constants()
@@ -337,7 +337,7 @@ fn what_is_not_stamped_says_why() {
             n_sms: 132,
             kernels: &[],
         };
-        case.plan(Pass::Forward).stamped().unwrap_err()
+        case.plan(Pass::Forward).profiled().unwrap_err()
     };
     let full = problem((256, 256), (1, 1), Mask::Full);
     let refused = of(full, Algorithm::Standard);
@@ -346,7 +346,7 @@ fn what_is_not_stamped_says_why() {
     let short = of(full, Algorithm::Flash3);
     assert!(matches!(short, NoStamps::NoRow { .. }), "{short}");
     assert!(short.to_string().contains("forward_sm90a_bf16_d128_wide"));
-    let other = VARIANTS.iter().filter(|row| row.stamped().is_some());
+    let other = VARIANTS.iter().filter(|row| row.profiled().is_some());
     assert!(other.clone().all(|row| row.tiles != TileShape::Compact));
     let builder = Problem::builder(Dtype::Bf16)
         .seqlen(2048)

@@ -3,7 +3,7 @@
 
 use ferroflash::arguments::Argument;
 use ferroflash::plan::{Algorithm, Backend, DeviceInfo, plan};
-use ferroflash::tensor::{Description, Place};
+use ferroflash::tensor::{Description, Location};
 use ferroflash::validate::{self, Pass};
 use ferroflash::{Dtype, Layout, Mask, Problem};
 use ferroflash_kernels::params::{BOX_COLUMNS, Params, TensorMap, TmaForwardParams};
@@ -108,7 +108,7 @@ fn params(
     layouts: [Layout; 4],
     address: impl Fn(Argument) -> u64,
 ) -> Option<(TmaForwardParams, TileConfig)> {
-    let checked = validate::without_tensors(problem, Pass::Forward, Place::Cuda(0)).unwrap();
+    let checked = validate::without_tensors(problem, Pass::Forward, Location::Cuda(0)).unwrap();
     let mut arguments = *checked.arguments();
     for (layout, argument) in
         layouts

@@ -7,7 +7,7 @@ use crate::append_call::AppendCall;
 use crate::in_place;
 use crate::kv_cache::KvCache;
 
-/// New rows of k and v, and of q where it is turned, too: what one step adds to a cache.
+/// New rows of k and v, and of q where it is rotated, too: what one step adds to a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct NewRows<'a> {
     pub(crate) k: &'a Tensor,
@@ -27,7 +27,7 @@ pub struct Rotary<'a> {
 /// What an append gives beside the rows in the cache.
 #[derive(Clone, Debug)]
 pub struct Appended {
-    /// The queries turned, shaped and typed as they were given; `None` where none were.
+    /// The queries rotated, shaped and typed as they were given; `None` where none were.
     pub q: Option<Tensor>,
     /// How many rows of the cache each sequence uses now: `[batch]`, of the type of the lengths that the cache had.
     pub seqused_k: Tensor,
@@ -58,7 +58,7 @@ impl<'a> NewRows<'a> {
         }
     }
 
-    /// With queries of the same rows, to be turned: `[batch, seqlen_new, heads_q, head_dim]`, or packed `[total, heads_q,
+    /// With queries of the same rows, to be rotated: `[batch, seqlen_new, heads_q, head_dim]`, or packed `[total, heads_q,
     /// head_dim]`. That needs [`Rotary`].
     #[must_use]
     pub fn with_q(self, q: &'a Tensor) -> NewRows<'a> {
@@ -85,7 +85,7 @@ impl<'a> Rotary<'a> {
 }
 
 /// Writes new rows of k and v behind those that each sequence has in the cache, in place and in one launch. With [`Rotary`] k and q are
-/// turned by the positions where they come to stand; v is copied.
+/// rotated by the positions where they come to stand; v is copied.
 ///
 /// The new row `i` of sequence `b` becomes row `seqused_k[b] + i`, which is its position. No other row of the cache is read or written.
 /// The cache's own `seqused_k` stays as it is: [`Appended::seqused_k`] has the new lengths, for attention and for the next append.

@@ -22,7 +22,7 @@ pub(crate) struct AppendCall {
     pub(crate) k: Tensor,
     /// New rows.
     pub(crate) v: Tensor,
-    /// Queries to be turned.
+    /// Queries to be rotated.
     pub(crate) q: Option<Tensor>,
     /// Cosines and sines; contiguous.
     pub(crate) tables: Option<[Tensor; 2]>,

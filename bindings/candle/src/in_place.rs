@@ -15,7 +15,7 @@ use crate::layout::tensor;
 
 /// What an append has written outside of the cache.
 pub(crate) struct Written {
-    /// The queries turned; contiguous.
+    /// The queries rotated; contiguous.
     pub(crate) q: Option<Storage>,
     /// How many rows each sequence has now.
     pub(crate) seqused_k: Storage,
@@ -31,7 +31,7 @@ pub(crate) fn append(call: AppendCall) -> Result<Appended> {
     // Set by `Values`, or an error has come back.
     let written = written.into_inner().ok_or(candle_core::Error::UnwrapNone)?;
     let q = match (written.q, &call.q) {
-        (Some(turned), Some(q)) => Some(tensor(turned, q.shape())),
+        (Some(rotated), Some(q)) => Some(tensor(rotated, q.shape())),
         _ => None,
     };
     let seqused_k = tensor(written.seqused_k, call.problem.batch());

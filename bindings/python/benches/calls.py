@@ -173,7 +173,7 @@ def hosted(
     inputs: list[Tensor], d_o: Tensor, device: str
 ) -> dict[str, tuple[dict[str, Callable[[], object]], Callable[[], AbstractContextManager]]]:
     """Each provider's passes, and the context that they run in."""
-    turned = [x.detach().transpose(1, 2).requires_grad_() for x in inputs]
+    rotated = [x.detach().transpose(1, 2).requires_grad_() for x in inputs]
     alone = Alone(inputs, d_o)
 
     def bare(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -190,11 +190,11 @@ def hosted(
         "as fa3": (passes(lambda q, k, v: fa3.flash_attn_func(q, k, v, causal=True), inputs, d_o), nullcontext),
         "as fa4": (passes(lambda q, k, v: spelled_as_fa4.flash_attn_func(q, k, v, causal=True)[0], inputs, d_o), nullcontext),
         "without the door": (passes(ours, inputs, d_o), without_the_door),
-        "sdpa": (passes(bare, turned, d_o.transpose(1, 2)), nullcontext),
+        "sdpa": (passes(bare, rotated, d_o.transpose(1, 2)), nullcontext),
         "sdpa, transposed": (passes(sdpa, inputs, d_o), nullcontext),
     }
     of_sdpa = bare if device == "cuda" else behind
-    rows["installed"] = (passes(of_sdpa, turned, d_o.transpose(1, 2)), lambda: installed(device))
+    rows["installed"] = (passes(of_sdpa, rotated, d_o.transpose(1, 2)), lambda: installed(device))
     if device == "cuda":
         others = {name: row for name, row in providers().items() if name != "ferroflash"}
         rows |= {name: (passes(attention, inputs, d_o), context) for name, (attention, context) in others.items()}

@@ -31,7 +31,7 @@ class Case:
     rotary_dim: int = 0
     interleaved: bool = True
     own_positions: bool = False
-    """Whether rows are turned by positions other than their rows in the cache."""
+    """Whether rows are rotated by positions other than their rows in the cache."""
     storage: str = "rows"
     """Of the caches: rows, index (by cache_batch_idx), pages, or indexed pages."""
     page_size: int = 8

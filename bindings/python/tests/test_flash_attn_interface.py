@@ -89,11 +89,11 @@ SLOPES = {"heads": torch.tensor([0.5, 0.25, 0.1, 0.02]), "batch": torch.tensor([
 @pytest.mark.parametrize("softcap", [0.0, 1.5])
 @pytest.mark.parametrize("slopes", SLOPES)
 @pytest.mark.parametrize("window", [{}, {"causal": True}, {"window_size": (20, 7)}, {"window_size": (20, 0)}], ids=str)
-@pytest.mark.parametrize("turned", [False, True])
-def test_alibi_and_a_soft_cap(device, softcap, slopes, window, turned):
+@pytest.mark.parametrize("rotated", [False, True])
+def test_alibi_and_a_soft_cap(device, softcap, slopes, window, rotated):
     """Both passes, with more keys than queries, and more queries than keys."""
     q, k, v = dense(device)
-    if turned:
+    if rotated:
         q, (k, v) = random(2, 56, 4, 64, device=device, dtype=DTYPE, seed=1), (x.detach()[:, :40].requires_grad_() for x in (k, v))
     slopes = SLOPES[slopes].to(device)
     o, lse, _ = interface.flash_attn_func(q, k, v, softcap=softcap, alibi_slopes=slopes, return_attn_probs=True, **window)

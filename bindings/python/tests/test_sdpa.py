@@ -280,10 +280,10 @@ def test_native_kernels_hand_on_what_is_passed_on(native, monkeypatch, options, 
 def test_native_kernels_hand_on_large_heads(native, monkeypatch):
     """Also where a plan of the same words is there, of another operator's call."""
     q, k, v = (x.detach() for x in inputs(head_dim=264))
-    turned = [x.transpose(1, 2) for x in (q, k, v)]
+    rotated = [x.transpose(1, 2) for x in (q, k, v)]
     for _ in range(2):
         try:
-            _torch.attention(*turned, softmax_scale=0.25)
+            _torch.attention(*rotated, softmax_scale=0.25)
         except NotImplementedError:
             pass
     monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", lambda *a, **s: (a[0], *(torch.zeros(1, device=DEVICE),) * 4))

@@ -441,7 +441,7 @@ def test_second_derivatives_are_refused_by_name(door):
         torch.autograd.grad(d_q.sum(), tensors[0])
 
 
-def turned(x):
+def rotated(x):
     """With other strides."""
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
@@ -458,7 +458,7 @@ def negated(x):
 
 
 @pytest.mark.parametrize("at", range(5))
-@pytest.mark.parametrize("other", [turned, shifted, negated])
+@pytest.mark.parametrize("other", [rotated, shifted, negated])
 def test_each_saved_tensor_may_come_back_otherwise(door, other, at):
     """q, k, v, o or lse."""
     tensors = inputs()

@@ -207,12 +207,12 @@ def test_turned_rows_of_no_sequence_are_0(device):
     caches = [torch.zeros(2, 24, 2, 16, device=device, dtype=dtype) for _ in range(2)]
     torch.use_deterministic_algorithms(True)  # fills new memory with NaN
     try:
-        _, turned = append(Append(k, k, *caches, at, q, rotary, cu_seqlens_new=cu_seqlens))
+        _, rotated = append(Append(k, k, *caches, at, q, rotary, cu_seqlens_new=cu_seqlens))
         alone = rotate(q, rotary, at, cu_seqlens)
     finally:
         torch.use_deterministic_algorithms(False)
-    assert turned[:5].abs().sum() > 0 and turned[5:].abs().max() == 0
-    assert torch.equal(turned, alone)
+    assert rotated[:5].abs().sum() > 0 and rotated[5:].abs().max() == 0
+    assert torch.equal(rotated, alone)
 
 
 def test_both_caches_are_copied_back():

@@ -261,7 +261,7 @@ def test_native_kernels_tell_calls_apart(device, served):
     assert served() == [len(calls), 0]
 
 
-def turned(x):
+def rotated(x):
     return x.transpose(1, 2).contiguous().transpose(1, 2)
 
 
@@ -282,7 +282,7 @@ def every_other(x):
 
 @native
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("place", "is_read"), [(turned, True), (with_gaps, True), (shifted, False), (every_other, False)])
+@pytest.mark.parametrize(("place", "is_read"), [(rotated, True), (with_gaps, True), (shifted, False), (every_other, False)])
 def test_strided_tensors(device, place, is_read, served):
     if device == "cuda" and place is shifted:
         pytest.skip("[not run] memory of a GPU begins at elements")
@@ -317,7 +317,7 @@ def test_what_native_kernels_do_not_read_is_served(device, served):
     ones = torch.ones_like(o)
     expected = plain_backward(ones, None, q, k, v, o, lse, *said)
     assert equal(plain_backward(ones[:1, :1, :1, :1].expand(o.shape), None, q, k, v, o, lse, *said), expected)
-    assert equal(plain_backward(ones, None, q, k, v, turned(o), turned(lse[..., None])[..., 0], *said), expected)
+    assert equal(plain_backward(ones, None, q, k, v, rotated(o), rotated(lse[..., None])[..., 0], *said), expected)
     assert equal(plain_backward((-ones)._neg_view(), None, q, k, v, o, lse, *said), expected)
     assert equal(plain_forward((-q)._neg_view(), k, v, *said), (o, lse))
     empty = plain_forward(q[:, :0], k, v, *said)

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use ferroflash::backend::cuda::CudaDevice;
 use ferroflash::backend::cuda::module::Statistics;
 use ferroflash::plan::{Backend, PlannedLaunch, plan};
-use ferroflash::tensor::Place;
+use ferroflash::tensor::Location;
 use ferroflash::validate::without_tensors;
 use ferroflash::{Device, Problem};
 use ferroflash_lab::estimate::Gpu;
@@ -84,7 +84,7 @@ fn predicted(arguments: &ProfileArguments, problem: Problem) -> Result<Profile, 
         .ok_or_else(|| Failure::Option(format!("gpu is {name:?}; allowed: {}", Gpu::names())))?;
     let mut passes = Vec::new();
     for variant in variants(arguments) {
-        let checked = without_tensors(&problem, variant.pass, Place::Cuda(0))?;
+        let checked = without_tensors(&problem, variant.pass, Location::Cuda(0))?;
         let plan = plan(&checked, &device, Backend::Cuda, variant.algorithm);
         let plan = plan.map_err(ferroflash::Error::from)?;
         passes.push(OfPass::new(plan, Some(&gpu), &device));

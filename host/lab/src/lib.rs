@@ -4,7 +4,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | [`mod@estimate`] | FLOPs, bytes, memory and time of each schedule on a GPU of a table, by a roofline |
-//! | [`timeline`] | which block of threads works on which tile when, simulated from a plan or by a stamped kernel's records |
+//! | [`timeline`] | which block of threads works on which tile when, simulated from a plan or by a profiled kernel's records |
 //! | [`profile`] | a problem kernel by kernel, beside both: as a table, JSON and a picture |
 //! | [`compare`] | measured schedules beside their estimates: as a table, CSV, JSON and a picture |
 //! | [`heat_map`] | attention weights, drawn |
@@ -13,7 +13,7 @@
 //!
 //! ```
 //! use ferroflash::plan::{Backend, DeviceInfo, plan};
-//! use ferroflash::tensor::Place;
+//! use ferroflash::tensor::Location;
 //! use ferroflash::validate::without_tensors;
 //! use ferroflash::{Dtype, Mask, Pass, Problem};
 //! use ferroflash_lab::estimate::Gpu;
@@ -21,7 +21,7 @@
 //!
 //! let problem = Problem::builder(Dtype::Bf16).seqlen(4096).heads(16).head_dim(128).mask(Mask::Causal).build()?;
 //! let (gpu, device) = (Gpu::named("H200")?, DeviceInfo::h200());
-//! let plan = plan(&without_tensors(&problem, Pass::Backward, Place::Cuda(0))?, &device, Backend::Cuda, None)?;
+//! let plan = plan(&without_tensors(&problem, Pass::Backward, Location::Cuda(0))?, &device, Backend::Cuda, None)?;
 //! let pass = OfPass::new(plan, Some(&gpu), &device);
 //! let profile = Profile { device, gpu: Ok(gpu), problem, passes: vec![pass] };
 //! println!("{profile}"); // kernels, FLOPs, bytes, what binds, how much of the main kernel's time is idle

@@ -1,7 +1,7 @@
 //! Predictions: what must hold of them for every problem, and of their workspaces beside those of plans.
 
 use ferroflash::plan::{DeviceInfo, plan};
-use ferroflash::tensor::Place;
+use ferroflash::tensor::Location;
 use ferroflash::validate::without_tensors;
 use ferroflash::{Algorithm, Backend, BlockMask, Dtype, Mask, Pass, Precision, Problem};
 use ferroflash_lab::estimate::{Estimate, EstimateError, Gpu, Roof, estimate};
@@ -230,7 +230,7 @@ fn extra_memory_is_that_of_plans() {
         {
             let problem = problem(1000, head_dim, Mask::Causal);
             for estimate in on(gpu, &problem, pass) {
-                let checked = without_tensors(&problem, pass, Place::Cuda(0)).unwrap();
+                let checked = without_tensors(&problem, pass, Location::Cuda(0)).unwrap();
                 let planned = plan(&checked, &device, Backend::Cuda, Some(estimate.algorithm));
                 assert_eq!(
                     estimate.has_kernels,

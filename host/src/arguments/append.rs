@@ -17,8 +17,8 @@ pub struct AppendInputs<'a> {
     pub v_new: Tensor<'a>,
     /// How many rows of the cache each sequence uses before: i32 `[batch]`.
     pub seqused_k: Vector<'a>,
-    /// Queries to be turned: `[batch, seqlen_new, heads_q, head_dim]`, or packed. Where the problem has queries and this is left out, those
-    /// that lie in [`AppendOutputs::q_out`] are turned in place.
+    /// Queries to be rotated: `[batch, seqlen_new, heads_q, head_dim]`, or packed. Where the problem has queries and this is left out, those
+    /// that lie in [`AppendOutputs::q_out`] are rotated in place.
     pub q: Option<Tensor<'a>>,
     /// Cosines by position: f32 `[n_positions, rotary_dim / 2]`.
     pub cos: Option<Vector<'a>>,
@@ -39,7 +39,7 @@ pub struct AppendOutputs<'a> {
     pub k_cache: TensorMut<'a>,
     /// Cache of values, of the same shape.
     pub v_cache: TensorMut<'a>,
-    /// The queries turned, of the shape of q. Either the very memory and layout of [`AppendInputs::q`], or memory that does not overlap
+    /// The queries rotated, of the shape of q. Either the very memory and layout of [`AppendInputs::q`], or memory that does not overlap
     /// it.
     pub q_out: Option<TensorMut<'a>>,
     /// How many rows of the cache each sequence uses afterwards: i32 `[batch]`. Not the memory of [`AppendInputs::seqused_k`]: blocks of

@@ -3,7 +3,7 @@
 use super::{Argument, ByArgument};
 use crate::dtype::ScalarType;
 use crate::error::ProblemError;
-use crate::tensor::{Description, Place, VectorDescription};
+use crate::tensor::{Description, Location, VectorDescription};
 
 /// One argument without its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,10 +16,10 @@ pub enum Given {
 
 impl Given {
     /// In whose memory it lies.
-    pub fn place(&self) -> Place {
+    pub fn location(&self) -> Location {
         match self {
-            Given::Tensor(tensor) => tensor.place,
-            Given::Vector(vector) => vector.place,
+            Given::Tensor(tensor) => tensor.location,
+            Given::Vector(vector) => vector.location,
         }
     }
 
@@ -49,10 +49,10 @@ impl Given {
     }
 
     /// The same as it will lie in another memory: aligned, with its strides.
-    pub fn moved_to(self, place: Place) -> Given {
+    pub fn moved_to(self, location: Location) -> Given {
         match self {
-            Given::Tensor(tensor) => Given::Tensor(tensor.moved_to(place)),
-            Given::Vector(vector) => Given::Vector(vector.moved_to(place)),
+            Given::Tensor(tensor) => Given::Tensor(tensor.moved_to(location)),
+            Given::Vector(vector) => Given::Vector(vector.moved_to(location)),
         }
     }
 }
@@ -123,7 +123,7 @@ impl Arguments {
 
     /// The same as they will lie in another memory: aligned, with their strides.
     #[must_use]
-    pub fn moved_to(&self, place: Place) -> Arguments {
-        Arguments::from_fn(|argument| Some(self.get(argument)?.moved_to(place)))
+    pub fn moved_to(&self, location: Location) -> Arguments {
+        Arguments::from_fn(|argument| Some(self.get(argument)?.moved_to(location)))
     }
 }

@@ -11,7 +11,7 @@ use crate::tensor::{Tensor, TensorMut, Vector};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct RotateInputs<'a> {
-    /// Rows to be turned: `[batch, seqlen, heads, head_dim]`, or packed `[total, heads, head_dim]`. Left out, those of the output are turned in
+    /// Rows to be rotated: `[batch, seqlen, heads, head_dim]`, or packed `[total, heads, head_dim]`. Left out, those of the output are rotated in
     /// place.
     pub x: Option<Tensor<'a>>,
     /// Cosines by position: f32 `[n_positions, rotary_dim / 2]`.
@@ -37,7 +37,7 @@ impl<'a> RotateInputs<'a> {
         }
     }
 
-    /// The tables alone: rows are turned where they lie.
+    /// The tables alone: rows are rotated where they lie.
     pub fn in_place(cos: impl Into<Vector<'a>>, sin: impl Into<Vector<'a>>) -> RotateInputs<'a> {
         RotateInputs {
             x: None,

@@ -10,7 +10,7 @@ use crate::error::{Error, ProblemError};
 use crate::plan::schedule;
 use crate::plan::workspace::ALIGNMENT_BYTES;
 use crate::plan::{DeviceInfo, Planned, PlannedLaunch};
-use crate::tensor::{Memory, MemoryMut, Place};
+use crate::tensor::{Location, Memory, MemoryMut};
 
 /// The emulated device, and how its threads are interleaved.
 #[derive(Clone, Debug)]
@@ -137,8 +137,8 @@ fn lend<'a>(
         // Validation has refused it already.
         Lent::Read(Memory::Device(_)) | Lent::Write(MemoryMut::Device(_)) => {
             Err(ProblemError::OtherDevice {
-                given: given.place(),
-                needed: Place::Host,
+                given: given.location(),
+                needed: Location::Host,
             })
         }
     }

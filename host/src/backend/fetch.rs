@@ -12,7 +12,7 @@ use super::cuda::CudaDevice;
 use super::cuda::memory::elements;
 use crate::dtype::{Dtype, Scalar, ScalarType};
 use crate::error::{Error, ProblemError};
-use crate::tensor::{DeviceSlice, Memory, Place, Vector};
+use crate::tensor::{DeviceSlice, Location, Memory, Vector};
 
 /// Most elements that one copy of rows takes beside those that are wanted: 4 MiB of f32.
 const CHUNK_ELEMS: usize = 1 << 20;
@@ -121,10 +121,10 @@ impl<'d> Fetch<'d> {
         from: &DeviceSlice,
         range: Range<usize>,
     ) -> Result<Vec<T>, Error> {
-        let given = Place::Cuda(from.ordinal());
+        let given = Location::Cuda(from.ordinal());
         let device = self.device.ok_or(ProblemError::OtherDevice {
             given,
-            needed: Place::Host,
+            needed: Location::Host,
         })?;
         let elements = elements::<T>(device, from, range.start as u64..range.end as u64)?;
         let n_bytes = (range.len() * size_of::<T>()) as u64;

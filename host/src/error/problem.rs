@@ -6,7 +6,7 @@ use ferroflash_kernels::params::Argument;
 
 use super::ScoreError;
 use crate::dtype::{Dtype, ScalarType};
-use crate::terms::{Layout, Place, Precision};
+use crate::terms::{Layout, Location, Precision};
 
 /// The problem or a tensor is not what attention takes.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -302,17 +302,17 @@ pub enum ProblemError {
         /// Which tensor.
         argument: Argument,
         /// Where it lies.
-        given: Place,
+        given: Location,
         /// Where the first argument lies.
-        needed: Place,
+        needed: Location,
     },
     /// The tensors lie where the chosen device cannot reach them.
     #[error("the tensors lie in {given}; the device works on {needed}")]
     OtherDevice {
         /// Where they lie.
-        given: Place,
+        given: Location,
         /// Where the device wants them.
-        needed: Place,
+        needed: Location,
     },
     /// A prepared call was given a tensor of another shape or other strides than it was prepared for.
     #[error(

@@ -13,7 +13,7 @@ pub enum RotaryError {
         /// The rotary_dim given.
         given: usize,
     },
-    /// A row has fewer elements than are to be turned.
+    /// A row has fewer elements than are to be rotated.
     #[error("rotary_dim is {rotary_dim}; allowed: at most head_dim, {head_dim}")]
     HeadDim {
         /// The table's.
@@ -67,24 +67,24 @@ pub enum RotaryError {
         /// Positions of the table.
         n_positions: usize,
     },
-    /// The turned tensor has another shape.
-    #[error("the turned tensor has shape {given:?}; needed: {needed:?}")]
+    /// The rotated tensor has another shape.
+    #[error("the rotated tensor has shape {given:?}; needed: {needed:?}")]
     Shape {
         /// Its shape.
         given: [usize; 4],
-        /// That of the tensor to be turned.
+        /// That of the tensor to be rotated.
         needed: [usize; 4],
     },
-    /// The turned tensor has another type.
-    #[error("the turned tensor is {given}; needed: {needed}")]
+    /// The rotated tensor has another type.
+    #[error("the rotated tensor is {given}; needed: {needed}")]
     Dtype {
         /// Its type.
         given: ScalarType,
-        /// That of the tensor to be turned.
+        /// That of the tensor to be rotated.
         needed: ScalarType,
     },
-    /// Rows of the turned tensor share memory.
-    #[error("rows of the turned tensor overlap: {given}")]
+    /// Rows of the rotated tensor share memory.
+    #[error("rows of the rotated tensor overlap: {given}")]
     Overlapping {
         /// Its layout.
         given: Layout,

@@ -1,6 +1,6 @@
 //! Where the new rows of sequences lie, and at which positions they stand.
 
-use super::{Paged, Place, Span, room};
+use super::{LengthOf, Paged, Span, room};
 use crate::arguments::{Argument, Operands};
 use crate::error::ProblemError;
 use crate::problem::append::AppendProblem;
@@ -99,7 +99,7 @@ fn spans(
         let before = match before {
             (argument, Some(numbers)) => {
                 let allowed = 0..=most.saturating_sub(rows.len);
-                Place { argument, sequence }.within(numbers, sequence, allowed)?
+                LengthOf { argument, sequence }.within(numbers, sequence, allowed)?
             }
             (_, None) => 0,
         };

@@ -21,7 +21,7 @@ use crate::validate::rotary::{CheckedAppend, CheckedRotate};
 /// All that is decided before rows are appended.
 pub type AppendPlan = OperationPlan<AppendProblem>;
 
-/// All that is decided before rows are turned.
+/// All that is decided before rows are rotated.
 pub type RotatePlan = OperationPlan<RotateProblem>;
 
 /// Plans a checked append for a GPU (or the emulator's) or for the CPU.

@@ -25,14 +25,14 @@ pub struct Cut {
     pub tiles: u32,
     /// (batch, head) pairs of queries.
     pub heads_q: u64,
-    /// (batch, head) pairs of keys; shares of one count each.
+    /// (batch, head) pairs of keys; head splits of one count each.
     pub heads_k: u64,
-    /// Query heads that a tile of keys meets; those of the larger shares meet one more.
+    /// Query heads that a tile of keys meets; those of the larger head splits meet one more.
     pub group_size: u64,
-    /// Shares of the query heads of a KV head: tiles that have the same keys.
-    pub n_shares: u64,
+    /// Head splits: parts of the query heads of a KV head: tiles that have the same keys.
+    pub n_head_splits: u64,
     /// How many of them are larger.
-    pub n_larger_shares: u64,
+    pub n_larger_head_splits: u64,
 }
 
 impl Cut {
@@ -46,8 +46,8 @@ impl Cut {
             heads_q: (problem.batch() * problem.heads_q()) as u64,
             heads_k: (problem.batch() * problem.heads_k()) as u64,
             group_size: problem.group_size() as u64,
-            n_shares: 1,
-            n_larger_shares: 0,
+            n_head_splits: 1,
+            n_larger_head_splits: 0,
         }
     }
 
@@ -64,20 +64,20 @@ impl Cut {
         })
     }
 
-    /// The same, of one share till now, in so many: not more than a KV head has query heads.
-    pub fn in_shares(&self, n_shares: u64) -> Cut {
+    /// The same, of one head split till now, in so many: not more than a KV head has query heads.
+    pub fn in_head_splits(&self, n_head_splits: u64) -> Cut {
         Cut {
-            heads_k: self.heads_k * n_shares,
-            group_size: self.group_size / n_shares,
-            n_shares,
-            n_larger_shares: self.group_size % n_shares,
+            heads_k: self.heads_k * n_head_splits,
+            group_size: self.group_size / n_head_splits,
+            n_head_splits,
+            n_larger_head_splits: self.group_size % n_head_splits,
             ..*self
         }
     }
 
-    /// Query heads of the largest share.
+    /// Query heads of the largest head split.
     pub fn most_heads(&self) -> u64 {
-        self.group_size + u64::from(self.n_larger_shares > 0)
+        self.group_size + u64::from(self.n_larger_head_splits > 0)
     }
 
     /// Blocks of queries of a head.
@@ -199,8 +199,8 @@ pub fn launches(
         };
         if grid > 0 {
             let mut launch = PlannedLaunch::new(checked, variant, grid, params);
-            if cut.n_shares > 1 && variant.kind == Kind::TmaBackward {
-                launch.spec = launch.spec.with(Constant::Shares);
+            if cut.n_head_splits > 1 && variant.kind == Kind::TmaBackward {
+                launch.spec = launch.spec.with(Constant::HeadSplits);
             }
             launches.push(launch);
         }
@@ -254,9 +254,9 @@ pub fn params(
     )?;
     let tile_counters = push("tile_counters", &[2, size_of::<u32>() as u64])?;
     let (mut dkv_accum, mut dkv_semaphore) = (0, 0);
-    if cut.n_shares > 1 {
+    if cut.n_head_splits > 1 {
         let head_dim = main.head_dim.unwrap_or(shape.head_dim);
-        let kv_heads = cut.heads_k / cut.n_shares;
+        let kv_heads = cut.heads_k / cut.n_head_splits;
         let tiles = [kv_heads, cut.tiles.into()];
         let keys = [
             2,
@@ -282,15 +282,15 @@ pub fn params(
         dkv_semaphore,
         padded_q,
         shape: Shape {
-            heads_k: shape.heads_k * cut.n_shares as u32,
+            heads_k: shape.heads_k * cut.n_head_splits as u32,
             group_size: cut.group_size as u32,
             ..shape
         },
         window: checked.window(),
         scale: scale(checked),
         schedule,
-        n_shares: cut.n_shares as u32,
-        n_larger_shares: cut.n_larger_shares as u32,
+        n_head_splits: cut.n_head_splits as u32,
+        n_larger_head_splits: cut.n_larger_head_splits as u32,
         ..Default::default()
     })
 }

@@ -1,6 +1,6 @@
 //! A block mask as the kernels are given it: the caller's map, and the launches that list what it leaves of tiles.
 
-use ferroflash_kernels::attention::block_mask::ListedBlock;
+use ferroflash_kernels::attention::block_mask::SparseBlock;
 use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::config::TileConfig;
 use ferroflash_kernels::params::{
@@ -186,7 +186,7 @@ fn lists(
     entries: u64,
     workspace: &mut WorkspaceLayout,
 ) -> Result<BlockLists, Reason> {
-    let places = [maps.n(), tiles, entries + 1, ListedBlock::N_BYTES.into()];
+    let places = [maps.n(), tiles, entries + 1, SparseBlock::N_BYTES.into()];
     Ok(BlockLists {
         lists: workspace.place("block_lists", &places)?,
         ranks: 0,

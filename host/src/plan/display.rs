@@ -74,8 +74,8 @@ impl fmt::Display for Plan {
                     "            tiles {} heads {} heads_per_group {}",
                     schedule.tiles, schedule.heads, schedule.heads_per_group
                 )?;
-                if launch.n_shares() > 1 {
-                    write!(f, ", {} shares of a KV head", launch.n_shares())?;
+                if launch.n_head_splits() > 1 {
+                    write!(f, ", {} head splits", launch.n_head_splits())?;
                 }
                 if let Some(SplitKv { keys, n, .. }) = launch.splits() {
                     write!(f, ", {n} splits of {keys} keys")?;

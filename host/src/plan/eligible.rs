@@ -1,13 +1,13 @@
 //! Whether a kernel can work on a problem's tensors on a device: each check a function, each refusal a [`Reason`].
 
-use ferroflash_kernels::config::LATENT_COLUMNS;
+use ferroflash_kernels::config::MLA_COLUMNS;
 use ferroflash_kernels::params::{
     KernelParams, MAX_ROWS, Slot, TmaBackwardParams, TmaForwardParams,
 };
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{HEAD_DIM_MULTIPLE, HeadDims, Kind, VARIANTS, Variant};
 
-use super::flash2::few;
+use super::flash2::decode;
 use super::{DeviceInfo, Reason, tensor_map};
 use crate::arguments::{Argument, Arguments};
 use crate::dtype::Dtype;
@@ -32,7 +32,7 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
     dropout(variant, checked)?;
     sizes(checked)?;
     if matches!(variant.kind, Kind::Forward | Kind::ForwardE4m3) {
-        few::eligible(variant, checked.problem())?;
+        decode::eligible(variant, checked.problem())?;
     }
     alignment(checked.arguments())?;
     tensor_maps(variant, checked)
@@ -94,8 +94,8 @@ fn columns(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
         _ => head_dim(variant.head_dims(), problem.head_dim())?,
     }
     match (problem.values_in_keys(), variant.kind) {
-        (true, Kind::TmaForwardLatent) => {
-            let most = 2 * LATENT_COLUMNS;
+        (true, Kind::TmaForwardMla) => {
+            let most = 2 * MLA_COLUMNS;
             if given.is_multiple_of(HEAD_DIM_MULTIPLE) && given <= most {
                 return Ok(());
             }
@@ -223,7 +223,7 @@ fn score(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
         Kind::Forward
             | Kind::ForwardE4m3
             | Kind::TmaForward
-            | Kind::TmaForwardLatent
+            | Kind::TmaForwardMla
             | Kind::Backward
             | Kind::TmaBackward
             | Kind::Flash1Forward
@@ -269,7 +269,7 @@ fn tensor_maps(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
         }
     };
     match variant.kind {
-        Kind::TmaForward | Kind::TmaForwardLatent => TmaForwardParams::default().slots(&mut check),
+        Kind::TmaForward | Kind::TmaForwardMla => TmaForwardParams::default().slots(&mut check),
         Kind::TmaBackward => TmaBackwardParams::default().slots(&mut check),
         _ => {}
     }

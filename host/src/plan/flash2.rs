@@ -10,7 +10,7 @@ use super::workspace::WorkspaceLayout;
 use super::{DeviceInfo, PlannedLaunch, Reason, block_mask, lengths, schedule};
 use crate::validate::Checked;
 
-pub mod few;
+pub mod decode;
 
 /// Query tiles of every head; none where there is no row.
 pub fn forward(
@@ -23,7 +23,7 @@ pub fn forward(
     let mut launches = Vec::new();
     for &variant in kernels.variants() {
         if variant.tiles == TileShape::Compact {
-            return few::launches(checked, device, variant, workspace);
+            return decode::launches(checked, device, variant, workspace);
         }
         let block_q = variant.tile_config.block_q;
         let cut = lengths::Tiles {

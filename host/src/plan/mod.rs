@@ -277,11 +277,11 @@ impl PlannedLaunch {
         }
     }
 
-    /// Into how many shares its tiles of keys divide the query heads of a KV head.
-    fn n_shares(&self) -> u32 {
+    /// Into how many head splits its tiles of keys divide the query heads of a KV head.
+    fn n_head_splits(&self) -> u32 {
         match self.params {
             Params::Backward(pass) | Params::TmaBackward(TmaBackwardParams { pass, .. }) => {
-                pass.n_shares
+                pass.n_head_splits
             }
             _ => 1,
         }

@@ -130,7 +130,7 @@ pub fn tma_backward_in_lists(
 /// What is decided of flash3's backward pass: how tiles are cut, and taken.
 #[derive(Clone, Copy, Debug)]
 pub struct TmaBackward {
-    /// Into how many shares query heads are divided, too.
+    /// Into how many head splits query heads are divided, too.
     pub cut: Cut,
     /// The order of the tiles.
     pub schedule: Schedule,
@@ -145,23 +145,25 @@ pub fn tma_backward(
     device: &DeviceInfo,
     tile_config: &TileConfig,
 ) -> TmaBackward {
-    let one = tma_backward_in_shares(problem, device, tile_config, 1);
+    let one = tma_backward_head_splits(problem, device, tile_config, 1);
     let tiles = u64::from(one.cut.tiles).saturating_mul(one.cut.heads_k);
     let resident = u64::from(resident_blocks(device, tile_config));
     let even_work = problem.work() == Work::Even;
-    // Under a mask, shares also spare the L2 cache.
+    // Under a mask, head splits also spare the L2 cache.
     let enough = device.thresholds.enough_rounds.saturating_mul(resident);
     if tiles == 0 || even_work && tiles >= enough {
         return one;
     }
-    // Shares take memory, and the model has its errors: they pay where the time is less by more percent than this. Without a mask it has
-    // been held to fewer measurements, and to none of uneven shares.
+    // Head splits take memory, and the model has its errors: they pay where the time is less by more percent than this. Without a mask it has
+    // been held to fewer measurements, and to none of uneven head splits.
     let gain = if even_work { 6 } else { 3 };
     let price = |planned: &TmaBackward| {
         let percent = match planned.cut {
-            Cut { n_shares: 1, .. } => 100 - gain,
             Cut {
-                n_larger_shares: 1..,
+                n_head_splits: 1, ..
+            } => 100 - gain,
+            Cut {
+                n_larger_head_splits: 1..,
                 ..
             } if even_work => 100 + gain,
             _ => 100,
@@ -169,33 +171,33 @@ pub fn tma_backward(
         u128::from(planned.time) * percent
     };
     let group_size = one.cut.group_size;
-    let planned = numbers_of_shares(group_size)
-        .map(|n_shares| tma_backward_in_shares(problem, device, tile_config, n_shares));
+    let planned = numbers_of_head_splits(group_size)
+        .map(|n_head_splits| tma_backward_head_splits(problem, device, tile_config, n_head_splits));
     std::iter::once(one)
         .chain(planned)
         .min_by_key(price)
         .unwrap_or(one)
 }
 
-/// Into how many shares so many query heads may be divided: for each size of the largest share the least number, ascending.
-pub fn numbers_of_shares(group_size: u64) -> impl Iterator<Item = u64> {
+/// Into how many head splits so many query heads may be divided: for each size of the largest one the least number, ascending.
+pub fn numbers_of_head_splits(group_size: u64) -> impl Iterator<Item = u64> {
     let mut last = 1;
     (1..group_size).rev().filter_map(move |heads| {
-        let n_shares = group_size.div_ceil(heads);
-        let is_new = n_shares != last;
-        last = n_shares;
-        is_new.then_some(n_shares)
+        let n_head_splits = group_size.div_ceil(heads);
+        let is_new = n_head_splits != last;
+        last = n_head_splits;
+        is_new.then_some(n_head_splits)
     })
 }
 
-/// The same with so many shares: not more than a KV head has query heads.
-pub fn tma_backward_in_shares(
+/// The same with so many head splits: not more than a KV head has query heads.
+pub fn tma_backward_head_splits(
     problem: &Problem,
     device: &DeviceInfo,
     tile_config: &TileConfig,
-    n_shares: u64,
+    n_head_splits: u64,
 ) -> TmaBackward {
-    let cut = Cut::new(problem, tile_config).in_shares(n_shares);
+    let cut = Cut::new(problem, tile_config).in_head_splits(n_head_splits);
     let resident = resident_blocks(device, tile_config);
     let side_by_side = backward(problem, &cut, device, tile_config);
     let most = match problem.work() {
@@ -329,8 +331,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_size_of_the_largest_share_comes_up_once() {
-        let of = |group_size| numbers_of_shares(group_size).collect::<Vec<_>>();
+    fn every_size_of_the_largest_head_split_comes_up_once() {
+        let of = |group_size| numbers_of_head_splits(group_size).collect::<Vec<_>>();
         assert_eq!(of(1), []);
         assert_eq!(of(2), [2]);
         assert_eq!(of(7), [2, 3, 4, 7]);

@@ -7,7 +7,7 @@ use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::variants::{Arch, Kind, TileShape, VARIANTS, Variant};
 
 use super::eligible::{dtype_of_all, eligible};
-use super::flash2::few;
+use super::flash2::decode;
 use super::{Algorithm, Backend, DeviceInfo, lengths, mask_map, schedule, short};
 use super::{Candidate, Outcome, Reason};
 use crate::error::PlanError;
@@ -17,15 +17,19 @@ use crate::validate::{Checked, Pass};
 pub fn kinds(algorithm: Algorithm, pass: Pass) -> &'static [Kind] {
     match (algorithm, pass) {
         (Algorithm::Flash3, Pass::Forward) => &[Kind::TmaForward],
-        (Algorithm::Flash3, Pass::Backward) => &[Kind::TmaBackwardDelta, Kind::TmaBackward],
+        (Algorithm::Flash3, Pass::Backward) => &[Kind::TmaBackwardPreprocess, Kind::TmaBackward],
         (Algorithm::Flash2, Pass::Forward) => &[Kind::Forward],
-        (Algorithm::Flash2, Pass::Backward) => {
-            &[Kind::BackwardDelta, Kind::Backward, Kind::BackwardDq]
-        }
+        (Algorithm::Flash2, Pass::Backward) => &[
+            Kind::BackwardPreprocess,
+            Kind::Backward,
+            Kind::BackwardPostprocess,
+        ],
         (Algorithm::Flash1, Pass::Forward) => &[Kind::Flash1Forward],
-        (Algorithm::Flash1, Pass::Backward) => {
-            &[Kind::BackwardDelta, Kind::Flash1Backward, Kind::BackwardDq]
-        }
+        (Algorithm::Flash1, Pass::Backward) => &[
+            Kind::BackwardPreprocess,
+            Kind::Flash1Backward,
+            Kind::BackwardPostprocess,
+        ],
         (Algorithm::Standard, Pass::Forward | Pass::ForwardWithWeights) => &[
             Kind::StandardScores,
             Kind::StandardSoftmax,
@@ -49,7 +53,7 @@ pub fn kinds(algorithm: Algorithm, pass: Pass) -> &'static [Kind] {
 const FP8_KV: &[Kind] = &[Kind::ForwardE4m3];
 
 /// The kernels of flash3's forward pass where values are the first columns of the keys.
-const VALUES_IN_KEYS: &[Kind] = &[Kind::TmaForwardLatent];
+const VALUES_IN_KEYS: &[Kind] = &[Kind::TmaForwardMla];
 
 /// The algorithm that runs, its kernels in launch order, and what became of every candidate.
 pub(super) fn select(
@@ -61,7 +65,7 @@ pub(super) fn select(
     let mut chosen = None;
     let mut candidates = Vec::new();
     let mut algorithms = Algorithm::BY_PREFERENCE;
-    if few::beats_flash3(checked, device) || lengths::begin_at_any_row(checked) {
+    if decode::beats_flash3(checked, device) || lengths::begin_at_any_row(checked) {
         // Also where flash3 would begin a copy for every row of K and V; flash2 looks rows up anyway.
         algorithms.sort_by_key(|&algorithm| algorithm != Algorithm::Flash2);
     }
@@ -237,7 +241,7 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileSha
         let grouped = short::prefers_grouped(problem, device).then_some(TileShape::Grouped);
         return grouped.into_iter().chain(compact_first).collect();
     }
-    if kinds == [Kind::Forward] && few::prefers_few(checked.problem(), device) {
+    if kinds == [Kind::Forward] && decode::prefers_decode(checked.problem(), device) {
         return compact_first.to_vec();
     }
     let wide = if kinds.contains(&Kind::TmaBackward) {

@@ -40,11 +40,11 @@ pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: 
         n: n_splits(problem.seqlen_k() as u32, keys),
         parts: match variant.kind {
             _ if !device_chooses => 0,
-            Kind::TmaForwardLatent => device.n_sms,
+            Kind::TmaForwardMla => device.n_sms,
             _ => PARTS_PER_SM.max(variant.tile_config.blocks_per_sm) * device.n_sms,
         },
         // Its O is wide: what a split writes costs as much as several blocks of keys.
-        whole_tiles: (variant.kind == Kind::TmaForwardLatent).into(),
+        whole_tiles: (variant.kind == Kind::TmaForwardMla).into(),
         ..SplitKv::default()
     }
 }

@@ -18,7 +18,7 @@ pub enum NoStamps {
     /// Nothing is launched that takes tiles in an order.
     #[error("no kernel of {0} takes tiles in an order that is planned")]
     NoTiles(Algorithm),
-    /// The kernel has no stamped copy.
+    /// The kernel has no profiled copy.
     #[error("{kernel} has no copy with time stamps; {with} have one")]
     NoRow {
         /// The kernel.
@@ -40,16 +40,16 @@ pub enum NoStamps {
 }
 
 impl Plan {
-    /// The same plan with the stamped copy of its main kernel in that one's place: same grid, same tiles, same results, and a [`Stamp`] for each
+    /// The same plan with the profiled copy of its main kernel in that one's place: same grid, same tiles, same results, and a [`Stamp`] for each
     /// tile in the workspace ([`Plan::stamps`]). Never planned for a call: `ferroflash profile` asks for it, after it has timed the plan itself.
-    pub fn stamped(&self) -> Result<Plan, NoStamps> {
+    pub fn profiled(&self) -> Result<Plan, NoStamps> {
         let mut plan = self.clone();
         let no_tiles = NoStamps::NoTiles(self.algorithm);
         let main = plan.launches.iter_mut().find(|launch| launch.is_main());
         let main = main.ok_or(no_tiles.clone())?;
         let schedule = main.schedule().ok_or(no_tiles)?;
         let kernel = main.variant.name;
-        let row = main.variant.stamped().ok_or_else(|| NoStamps::NoRow {
+        let row = main.variant.profiled().ok_or_else(|| NoStamps::NoRow {
             kernel,
             with: with_stamps(),
         })?;
@@ -72,7 +72,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Where a stamped plan's records lie in the workspace: `[heads, tiles]` of [`Stamp`], as the schedule counts them; `None` of any other plan. Records
+    /// Where a profiled plan's records lie in the workspace: `[heads, tiles]` of [`Stamp`], as the schedule counts them; `None` of any other plan. Records
     /// are cleared by who runs the plan, so a tile that nobody works on has one of zeros.
     pub fn stamps(&self) -> Option<Piece> {
         let mut pieces = self.workspace.pieces().iter();
@@ -99,11 +99,11 @@ impl PlannedLaunch {
     }
 }
 
-/// The rows that have a stamped copy.
+/// The rows that have a profiled copy.
 fn with_stamps() -> String {
     let rows = ferroflash_kernels::variants::VARIANTS.iter();
     let names = rows
-        .filter(|row| row.stamped().is_some())
+        .filter(|row| row.profiled().is_some())
         .map(|row| row.name);
     names.collect::<Vec<_>>().join(", ")
 }

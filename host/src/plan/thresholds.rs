@@ -19,7 +19,7 @@ pub struct Thresholds {
     /// The most queries of which planning divides the keys by itself.
     pub split_queries: u64,
     /// The most packed rows of flash2's kernel for few queries: two tiles, which read the same keys one after the other.
-    pub few_rows: u64,
+    pub decode_rows: u64,
     /// Bytes of keys and values from which on that kernel is faster than flash3's kernel that divides keys.
     pub large_cache_bytes: u64,
     /// Bytes of keys and values for each SM from which on grouped tiles pay. Compact ones read the same keys more than once, at the same time:
@@ -44,7 +44,7 @@ pub struct Thresholds {
     pub mapped_blocks_per_sm: u64,
     /// The most blocks of all maps of a mask expression: lists of what is left take up to 32 bytes of workspace for each.
     pub mapped_blocks: u64,
-    /// In the backward pass without a mask, tiles of so many rounds fill the device well enough: query heads are not divided into shares.
+    /// In the backward pass without a mask, tiles of so many rounds fill the device well enough: query heads are not divided into head splits.
     pub enough_rounds: u64,
     /// Bytes of K and V that the heads of one causal group of the forward pass may take together: what the L2 cache (50 MB) keeps while their query tiles pass.
     pub causal_group_bytes: u64,
@@ -64,7 +64,7 @@ impl Thresholds {
         rows_merged_by_block: 8,
         shared_work: u32::MAX as u64,
         split_queries: 64,
-        few_rows: 32,
+        decode_rows: 32,
         large_cache_bytes: 512 << 20,
         grouped_bytes_per_sm: 256 << 10,
         wide_rows_per_sm: 4 * 192,

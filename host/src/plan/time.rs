@@ -1,5 +1,5 @@
 //! A model of how long flash3's main backward kernel takes, by which [`super::schedule`] chooses the order of the tiles and the number of
-//! shares. `tests/tests/schedule` holds it to a simulator, and to measurements.
+//! head splits. `tests/tests/schedule` holds it to a simulator, and to measurements.
 
 use ferroflash_kernels::attention::block_order;
 use ferroflash_kernels::attention::mask::Band;
@@ -15,11 +15,11 @@ use crate::problem::Problem;
 pub const STEP: u64 = 100;
 /// Beginning and end of a tile of [`TILE_ELEMENTS`], while nothing is multiplied.
 const TILE_EDGES: u64 = 3 * STEP;
-/// To add dV and dK of such a tile to those of another share.
+/// To add dV and dK of such a tile to those of another head split.
 const SUM: u64 = 150;
 /// Elements of K of a tile at head_dim 128. At head_dim 64 there are half as many, and a step is as many products.
 const TILE_ELEMENTS: u64 = 128 * 128;
-/// How much later a share has added to the same sums than the share before, where both end at once.
+/// How much later a head split has added to the same sums than the one before, where both end at once.
 const SUM_HAND_OVER: u64 = 185;
 /// Without a mask: where q, dO and the accumulator of dQ do not stay in the L2 cache, a step takes so much longer (H200: 15 to 20).
 const MISS_PERCENT: u64 = 18;
@@ -36,14 +36,14 @@ const fn miss_percent_in_a_band(head_dim: usize) -> u64 {
 
 /// A tile's time beside its steps.
 fn edges(cut: &Cut) -> u64 {
-    TILE_EDGES + if cut.n_shares > 1 { SUM } else { 0 }
+    TILE_EDGES + if cut.n_head_splits > 1 { SUM } else { 0 }
 }
 
-/// How long the last one waits of shares of the same keys that begin and end together.
+/// How long the last one waits of head splits of the same keys that begin and end together.
 fn wait_for_sums(cut: &Cut, schedule: &Schedule) -> u64 {
-    let kv_heads = (cut.heads_k / cut.n_shares).max(1);
+    let kv_heads = (cut.heads_k / cut.n_head_splits).max(1);
     let together = u64::from(schedule.heads_per_group).div_ceil(kv_heads);
-    SUM_HAND_OVER * together.min(cut.n_shares).saturating_sub(1)
+    SUM_HAND_OVER * together.min(cut.n_head_splits).saturating_sub(1)
 }
 
 /// Time until the last tile ends, in shifted order: groups of heads follow one another, and all tiles of a group are resident at
@@ -60,7 +60,7 @@ pub(super) fn time_shifted(
 ) -> u64 {
     let together = block_order::tiles_per_ring(shifted);
     let steps = cut.q_blocks().saturating_mul(cut.group_size);
-    let even = cut.n_larger_shares == 0;
+    let even = cut.n_larger_head_splits == 0;
     if !even || together > resident || u64::from(together) > steps {
         return u64::MAX;
     }
@@ -150,8 +150,8 @@ pub(super) fn time_in_a_band(
         ill + 100 * lacking(heads, heads_per_group) / heads
     };
     let percent = missed * miss_percent_in_a_band(problem.head_dim()) / 100 + idle;
-    // Uneven shares do not quite make up for each other's long and short tiles.
-    let uneven = match cut.n_larger_shares {
+    // Uneven head splits do not quite make up for each other's long and short tiles.
+    let uneven = match cut.n_larger_head_splits {
         0 => 0,
         _ => longest * STEP / 3,
     };

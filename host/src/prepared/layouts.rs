@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use crate::arguments::{Argument, ArgumentSet, Arguments, ByArgument, Given, Need, Presence, need};
 use crate::error::ProblemError;
 use crate::problem::Problem;
-use crate::tensor::{Layout, Place};
+use crate::tensor::{Layout, Location};
 use crate::validate::{Pass, unplaced};
 
 /// What is known of a prepared call's arguments before they are there. Tensors are contiguous,
@@ -96,10 +96,10 @@ impl Layouts {
         &self,
         problem: &Problem,
         pass: Pass,
-        place: Place,
+        location: Location,
     ) -> Result<Arguments, ProblemError> {
         let need = |argument| need(problem, pass, argument);
-        self.needed(need, |need| unplaced(need, problem, place))
+        self.needed(need, |need| unplaced(need, problem, location))
     }
 
     /// What a call needs by its table, at no address.

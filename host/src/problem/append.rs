@@ -106,7 +106,7 @@ impl AppendProblem {
         self.seqlen_cache
     }
 
-    /// How k and q are turned, if they are.
+    /// How k and q are rotated, if they are.
     pub fn turns(&self) -> Option<Turns> {
         self.turns
     }
@@ -150,7 +150,7 @@ impl AppendProblem {
         self.rows
     }
 
-    /// How many rows of a sequence there may be: those of the cache that, where k is turned, stand at positions of the tables.
+    /// How many rows of a sequence there may be: those of the cache that, where k is rotated, stand at positions of the tables.
     pub(crate) fn room(&self) -> usize {
         let n_positions = self
             .turns
@@ -183,7 +183,7 @@ impl AppendBuilder {
         }
     }
 
-    /// Queries of so many heads are turned, too; that needs [`AppendBuilder::rotary`]. None unless set.
+    /// Queries of so many heads are rotated, too; that needs [`AppendBuilder::rotary`]. None unless set.
     pub fn heads_q(self, heads_q: usize) -> Self {
         AppendBuilder { heads_q, ..self }
     }
@@ -221,7 +221,7 @@ impl AppendBuilder {
         }
     }
 
-    /// The first `rotary_dim` elements of each row of k and q are turned by the row's position, by tables of so many positions.
+    /// The first `rotary_dim` elements of each row of k and q are rotated by the row's position, by tables of so many positions.
     pub fn rotary(self, pairs: Pairs, rotary_dim: usize, n_positions: usize) -> Self {
         AppendBuilder {
             turns: Some(Turns {

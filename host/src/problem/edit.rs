@@ -2,7 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use ferroflash_expression::ptx::{Edit, Places, Program, ScoreRows, Unit};
+use ferroflash_expression::ptx::{Edit, ParamOffsets, Program, ScoreRows, Unit};
 use ferroflash_expression::{
     Expression, ExpressionError, Index, Kept, MAX_PARAMS, MAX_TENSORS, MaskMapping, NoReadDims,
     Param, ReadDims, Tensor, Use, mask_mapping,
@@ -167,7 +167,7 @@ impl EditParts {
     /// Asks the program of kernels, which alone knows what it clamps.
     fn note_index_uses(&mut self) {
         // Where values lie makes no difference to it.
-        let places = Places {
+        let places = ParamOffsets {
             scale: 0,
             inverse_unit: 0,
             params: 0,

@@ -1,4 +1,4 @@
-//! What is to be turned by a rotary position embedding.
+//! What is to be rotated by a rotary position embedding.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::new_rows::NewRows;
 use crate::dtype::Dtype;
 use crate::terms::Turns;
 
-/// Rows to be turned by their positions: see [`crate::Rotate`]. Plain data.
+/// Rows to be rotated by their positions: see [`crate::Rotate`]. Plain data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RotateProblem {
     dtype: Dtype,
@@ -55,7 +55,7 @@ impl RotateProblem {
         self.batch
     }
 
-    /// How rows are turned.
+    /// How rows are rotated.
     pub fn turns(&self) -> Turns {
         self.turns
     }

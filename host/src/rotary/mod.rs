@@ -1,6 +1,6 @@
 //! Rotary position embedding (RoPE; Su et al. 2021, arXiv 2104.09864): what tells attention where a row stands.
 //!
-//! The first `rotary_dim` elements of a row of q or k form pairs. Pair i of the row at position p is turned by the angle
+//! The first `rotary_dim` elements of a row of q or k form pairs. Pair i of the row at position p is rotated by the angle
 //! p · θ_i, with θ_i = base^(−2i / rotary_dim). A score q·k then depends on the distance of the two rows.
 //!
 //! ```text
@@ -19,15 +19,15 @@
 //! // Two new rows of one head, behind the 100 that a cache holds already.
 //! let table = Rotary::new(64).base(500_000.0).table(4096)?;
 //! let k = vec![1.0f32; 2 * 64];
-//! let mut turned = vec![0.0f32; 2 * 64];
+//! let mut rotated = vec![0.0f32; 2 * 64];
 //! table.rotate(
 //!     Pairs::Halves,
 //!     Positions::From(100),
 //!     &Tensor::bshd(&k, [1, 2, 1, 64])?,
-//!     &mut TensorMut::bshd(&mut turned, [1, 2, 1, 64])?,
+//!     &mut TensorMut::bshd(&mut rotated, [1, 2, 1, 64])?,
 //! )?;
 //! let (sin, cos) = 100f32.sin_cos(); // θ_0 is 1
-//! assert!((turned[0] - (cos - sin)).abs() < 1e-5);
+//! assert!((rotated[0] - (cos - sin)).abs() < 1e-5);
 //! # Ok::<(), ferroflash::Error>(())
 //! ```
 

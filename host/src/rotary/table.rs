@@ -3,7 +3,7 @@
 use super::{Direction, Pairs, Positions, Turns};
 use crate::backend::cpu::rotary::{self, Turn};
 use crate::error::{Error, ProblemError, RotaryError};
-use crate::tensor::{Place, Tensor, TensorMut};
+use crate::tensor::{Location, Tensor, TensorMut};
 use crate::validate::rotary::check_dim;
 
 /// Cosines and sines of pairs at positions: each f32 `[n_positions, rotary_dim / 2]`, row-major.
@@ -39,7 +39,7 @@ impl RotaryTable {
         })
     }
 
-    /// How many elements of a row are turned.
+    /// How many elements of a row are rotated.
     pub fn rotary_dim(&self) -> usize {
         self.rotary_dim
     }
@@ -84,7 +84,7 @@ impl RotaryTable {
         self.turn(Direction::Forth, pairs, positions, x, y)
     }
 
-    /// The gradient of x from that of y, of the same shape: the rows turned back.
+    /// The gradient of x from that of y, of the same shape: the rows rotated back.
     ///
     /// # Errors
     /// As [`RotaryTable::rotate`].
@@ -115,9 +115,9 @@ impl RotaryTable {
             let (given, needed) = (to.dtype, from.dtype);
             return Err(RotaryError::Dtype { given, needed }.into());
         }
-        for given in [from.place, to.place] {
-            if given != Place::Host {
-                let needed = Place::Host;
+        for given in [from.location, to.location] {
+            if given != Location::Host {
+                let needed = Location::Host;
                 return Err(ProblemError::OtherDevice { given, needed }.into());
             }
         }

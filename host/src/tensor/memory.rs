@@ -1,6 +1,6 @@
 //! What tensors and vectors are views of.
 
-use super::{Allocation, DeviceSlice, DeviceSliceMut, Place};
+use super::{Allocation, DeviceSlice, DeviceSliceMut, Location};
 use crate::dtype::{HostData, HostDataMut, Scalar, ScalarType};
 
 /// Memory to read.
@@ -24,10 +24,10 @@ impl<'a> Memory<'a> {
         }
     }
 
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn location(&self) -> Location {
         match self {
-            Memory::Host(_) => Place::Host,
-            Memory::Device(slice) => Place::Cuda(slice.ordinal()),
+            Memory::Host(_) => Location::Host,
+            Memory::Device(slice) => Location::Cuda(slice.ordinal()),
         }
     }
 
@@ -70,10 +70,10 @@ impl MemoryMut<'_> {
         }
     }
 
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn location(&self) -> Location {
         match self {
-            MemoryMut::Host(_) => Place::Host,
-            MemoryMut::Device(slice) => Place::Cuda(slice.ordinal()),
+            MemoryMut::Host(_) => Location::Host,
+            MemoryMut::Device(slice) => Location::Cuda(slice.ordinal()),
         }
     }
 

@@ -19,7 +19,7 @@ pub use vector::{Vector, VectorDescription, VectorMut};
 
 use crate::dtype::{Dtype, Scalar, ScalarType};
 use crate::error::ProblemError;
-pub use crate::terms::{Layout, Place};
+pub use crate::terms::{Layout, Location};
 
 /// A tensor without its memory: all that validation and planning look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Description {
     /// Type of its elements.
     pub dtype: ScalarType,
     /// In whose memory it lies.
-    pub place: Place,
+    pub location: Location,
     /// Address of the first element; planning reads its alignment only.
     pub address: u64,
 }
@@ -39,20 +39,20 @@ impl Description {
     pub fn contiguous(
         shape: [usize; 4],
         dtype: Dtype,
-        place: Place,
+        location: Location,
     ) -> Result<Description, ProblemError> {
         Ok(Description {
             layout: Layout::bshd(shape)?,
             dtype: dtype.into(),
-            place,
+            location,
             address: 0,
         })
     }
 
     /// The same tensor as it will lie in another memory: aligned, with its strides.
-    pub fn moved_to(self, place: Place) -> Description {
+    pub fn moved_to(self, location: Location) -> Description {
         Description {
-            place,
+            location,
             address: 0,
             ..self
         }
@@ -145,7 +145,7 @@ impl<'a> Tensor<'a> {
         Description {
             layout: self.layout,
             dtype: self.memory.scalar(),
-            place: self.memory.place(),
+            location: self.memory.location(),
             address: self.memory.address(),
         }
     }
@@ -222,7 +222,7 @@ impl<'a> TensorMut<'a> {
         Description {
             layout: self.layout,
             dtype: self.memory.scalar(),
-            place: self.memory.place(),
+            location: self.memory.location(),
             address: self.memory.address(),
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use ferroflash_expression::MAX_RANK;
 
-use super::{DeviceSlice, Memory, Place, Vector};
+use super::{DeviceSlice, Location, Memory, Vector};
 use crate::dtype::{HostData, ScalarType};
 
 /// A tensor that an expression of scores reads, on the host or on a device: f32, f16, bf16 or i32, of 1 to 4 dimensions, as the expression says.
@@ -85,8 +85,8 @@ impl<'a> ReadTensor<'a> {
     }
 
     /// In whose memory it lies.
-    pub fn place(&self) -> Place {
-        self.data.memory().place()
+    pub fn location(&self) -> Location {
+        self.data.memory().location()
     }
 
     /// Its memory.

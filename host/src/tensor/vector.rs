@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{DeviceSlice, DeviceSliceMut, Memory, MemoryMut, Place};
+use super::{DeviceSlice, DeviceSliceMut, Location, Memory, MemoryMut};
 use crate::dtype::{Scalar, ScalarType};
 
 /// Numbers without gaps, to read: f32 statistics, i32 lengths, the u8 map of a block mask or the u64 state of dropout, on the host or on a device. `(&lse).into()` makes one of a
@@ -42,7 +42,7 @@ impl<'a> Vector<'a> {
         VectorDescription {
             n_elems: self.memory.n_elems(),
             dtype: self.memory.scalar(),
-            place: self.memory.place(),
+            location: self.memory.location(),
             address: self.memory.address(),
         }
     }
@@ -77,7 +77,7 @@ impl<'a> VectorMut<'a> {
         VectorDescription {
             n_elems: self.memory.n_elems(),
             dtype: self.memory.scalar(),
-            place: self.memory.place(),
+            location: self.memory.location(),
             address: self.memory.address(),
         }
     }
@@ -106,26 +106,30 @@ pub struct VectorDescription {
     /// Their type.
     pub dtype: ScalarType,
     /// In whose memory they lie.
-    pub place: Place,
+    pub location: Location,
     /// Address of the first.
     pub address: u64,
 }
 
 impl VectorDescription {
     /// As many numbers that are nowhere yet: for plans made before there is memory.
-    pub fn unplaced(n_elems: u64, dtype: impl Into<ScalarType>, place: Place) -> VectorDescription {
+    pub fn unplaced(
+        n_elems: u64,
+        dtype: impl Into<ScalarType>,
+        location: Location,
+    ) -> VectorDescription {
         VectorDescription {
             n_elems,
             dtype: dtype.into(),
-            place,
+            location,
             address: 0,
         }
     }
 
     /// The same vector as it will lie in another memory: aligned.
-    pub fn moved_to(self, place: Place) -> VectorDescription {
+    pub fn moved_to(self, location: Location) -> VectorDescription {
         VectorDescription {
-            place,
+            location,
             address: 0,
             ..self
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// The most elements of a row that are turned: many times what any model has.
+/// The most elements of a row that are rotated: many times what any model has.
 pub const MAX_ROTARY_DIM: usize = 1 << 16;
 
 /// Which elements of a row form pair i.
@@ -25,12 +25,12 @@ pub enum Positions<'a> {
     OfRows(&'a [i32]),
 }
 
-/// Which rows are turned, and how far the tables of cosines and sines go.
+/// Which rows are rotated, and how far the tables of cosines and sines go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Turns {
     /// Which elements form pairs.
     pub pairs: Pairs,
-    /// How many elements of a row are turned, from the first on: even, at most head_dim.
+    /// How many elements of a row are rotated, from the first on: even, at most head_dim.
     pub rotary_dim: usize,
     /// Positions that the tables have. Both are f32 `[n_positions, rotary_dim / 2]`, row-major.
     pub n_positions: usize,
@@ -58,7 +58,7 @@ impl fmt::Display for Turns {
     }
 }
 
-/// Which way rows are turned.
+/// Which way rows are rotated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// By the angle of their position: the forward pass.

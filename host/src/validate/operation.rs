@@ -1,15 +1,15 @@
 //! Operations beside attention × arguments → [`CheckedOperation`].
 
-use super::{all_fit, has_no_aliases, same_place, tensor_fits, vector_fits};
+use super::{all_fit, has_no_aliases, same_location, tensor_fits, vector_fits};
 use crate::arguments::{Access, Argument, Arguments, Form, Given, Need, Operation};
 use crate::error::ProblemError;
-use crate::tensor::Place;
+use crate::tensor::Location;
 
 /// An operation with arguments that fit it. Holding one is the proof that the rules hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CheckedOperation<P> {
     problem: P,
-    place: Place,
+    location: Location,
     arguments: Arguments,
 }
 
@@ -25,8 +25,8 @@ impl<P> CheckedOperation<P> {
     }
 
     /// In whose memory every argument lies.
-    pub fn place(&self) -> Place {
-        self.place
+    pub fn location(&self) -> Location {
+        self.location
     }
 }
 
@@ -35,7 +35,7 @@ pub(super) fn check_operation<P: Operation>(
     problem: &P,
     arguments: Arguments,
 ) -> Result<CheckedOperation<P>, ProblemError> {
-    let place = all_fit(
+    let location = all_fit(
         &arguments,
         P::FIRST,
         |argument| problem.need(argument),
@@ -43,15 +43,20 @@ pub(super) fn check_operation<P: Operation>(
     )?;
     Ok(CheckedOperation {
         problem: *problem,
-        place,
+        location,
         arguments,
     })
 }
 
 /// Whether an argument is what an operation needs.
-fn fits(argument: Argument, need: &Need, given: &Given, place: Place) -> Result<(), ProblemError> {
+fn fits(
+    argument: Argument,
+    need: &Need,
+    given: &Given,
+    location: Location,
+) -> Result<(), ProblemError> {
     let other_form = |needed| ProblemError::OtherForm { argument, needed };
-    same_place(argument, given.place(), place)?;
+    same_location(argument, given.location(), location)?;
     match (need.form, given) {
         (Form::Tensor { shape, dtype }, Given::Tensor(tensor)) => {
             tensor_fits(argument, tensor, shape, dtype)?;

@@ -1,4 +1,4 @@
-//! Rows that are turned by their positions, and rows that are appended to a cache: the rules, and what was checked.
+//! Rows that are rotated by their positions, and rows that are appended to a cache: the rules, and what was checked.
 
 use super::operation::{CheckedOperation, apart_or_same, check_operation};
 use super::sizes::{countable, head_dim_in_range, pool};

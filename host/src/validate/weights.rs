@@ -4,7 +4,7 @@ use super::{all_fit, fits, no_lengths_beside_a_block_mask, sizes};
 use crate::arguments::{Argument, Arguments, Need, Presence, need};
 use crate::error::ProblemError;
 use crate::problem::Problem;
-use crate::tensor::Place;
+use crate::tensor::Location;
 use crate::terms::Pass;
 use crate::terms::WeightsOf;
 
@@ -28,7 +28,7 @@ pub(crate) fn weights(
     arguments: &Arguments,
     of: &WeightsOf,
     n_out: u64,
-) -> Result<Place, ProblemError> {
+) -> Result<Location, ProblemError> {
     sizes(problem)?;
     for (what, given, n) in [
         ("batch", of.batch, problem.batch()),
@@ -60,6 +60,6 @@ pub(crate) fn weights(
         arguments,
         Argument::Q,
         need,
-        |argument, need, given, place| fits(argument, need, given, problem, place),
+        |argument, need, given, location| fits(argument, need, given, problem, location),
     )
 }

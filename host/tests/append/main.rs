@@ -8,7 +8,7 @@ use ferroflash::dtype::ScalarType;
 use ferroflash::error::{Error, ProblemError, RotaryError};
 use ferroflash::problem::append::AppendBuilder;
 use ferroflash::rotary::{Pairs, Turns};
-use ferroflash::tensor::{Description, Place, VectorDescription};
+use ferroflash::tensor::{Description, Location, VectorDescription};
 use ferroflash::validate::rotary::{check_append, check_rotate};
 use ferroflash::{Append, AppendProblem, Device, Dtype, Layout, Rotate, RotateProblem};
 
@@ -28,14 +28,15 @@ fn problem() -> AppendProblem {
     builder().build().unwrap()
 }
 
-fn tensor(shape: [usize; 4], dtype: Dtype, place: Place) -> Description {
-    Description::contiguous(shape, dtype, place).unwrap()
+fn tensor(shape: [usize; 4], dtype: Dtype, location: Location) -> Description {
+    Description::contiguous(shape, dtype, location).unwrap()
 }
 
 /// What fits a problem: all that it may be given.
-fn fitting_of(problem: &AppendProblem, place: Place) -> Arguments {
-    let of = |shape| tensor(shape, problem.dtype(), place);
-    let vector = |n: usize, dtype: ScalarType| VectorDescription::unplaced(n as u64, dtype, place);
+fn fitting_of(problem: &AppendProblem, location: Location) -> Arguments {
+    let of = |shape| tensor(shape, problem.dtype(), location);
+    let vector =
+        |n: usize, dtype: ScalarType| VectorDescription::unplaced(n as u64, dtype, location);
     let (new, cache) = (of(problem.shape_new()), of(problem.shape_cache()));
     let mut arguments = Arguments::default()
         .with(Argument::KNew, new)
@@ -60,8 +61,8 @@ fn fitting_of(problem: &AppendProblem, place: Place) -> Arguments {
     arguments
 }
 
-fn fitting(place: Place) -> Arguments {
-    fitting_of(&problem(), place)
+fn fitting(location: Location) -> Arguments {
+    fitting_of(&problem(), location)
 }
 
 #[track_caller]
@@ -71,17 +72,17 @@ fn assert_refused(arguments: Arguments, expected: ProblemError) {
 
 #[test]
 fn what_fits_is_taken() {
-    let checked = check_append(&problem(), fitting(Place::Host)).unwrap();
-    assert_eq!(checked.place(), Place::Host);
+    let checked = check_append(&problem(), fitting(Location::Host)).unwrap();
+    assert_eq!(checked.location(), Location::Host);
     assert_eq!(checked.problem().shape_q(), [2, 3, 4, 16]);
     for optional in [Argument::Q, Argument::SeqUsedOut] {
-        let without = fitting(Place::Host).without(optional);
+        let without = fitting(Location::Host).without(optional);
         assert!(check_append(&problem(), without).is_ok());
     }
     let packed = builder().packed_new(7).build().unwrap();
     assert_eq!(packed.shape_new(), [1, 7, 2, 16]);
-    let ends = VectorDescription::unplaced(3, ScalarType::I32, Place::Host);
-    let arguments = fitting_of(&packed, Place::Host);
+    let ends = VectorDescription::unplaced(3, ScalarType::I32, Location::Host);
+    let arguments = fitting_of(&packed, Location::Host);
     let missing = Argument::CuSeqlensNew;
     assert_eq!(
         check_append(&packed, arguments),
@@ -102,17 +103,17 @@ fn what_is_missing_or_not_taken_is_named() {
         Argument::KCache,
         Argument::VCache,
     ] {
-        let without = fitting(Place::Host).without(argument);
+        let without = fitting(Location::Host).without(argument);
         assert_refused(without, ProblemError::Missing { argument });
     }
-    let given = tensor([2, 3, 4, 16], Dtype::F16, Place::Host);
+    let given = tensor([2, 3, 4, 16], Dtype::F16, Location::Host);
     for argument in [Argument::K, Argument::O, Argument::X, Argument::Y] {
-        let with = fitting(Place::Host).with(argument, given);
+        let with = fitting(Location::Host).with(argument, given);
         assert_refused(with, ProblemError::NotTaken { argument });
     }
-    let ends = VectorDescription::unplaced(3, ScalarType::I32, Place::Host);
+    let ends = VectorDescription::unplaced(3, ScalarType::I32, Location::Host);
     let argument = Argument::CuSeqlensNew;
-    let with = fitting(Place::Host).with(argument, ends);
+    let with = fitting(Location::Host).with(argument, ends);
     assert_refused(with, ProblemError::NotTaken { argument });
     // Without a rotary position embedding there are neither tables nor queries.
     let plain = AppendProblem::builder(Dtype::F16)
@@ -122,10 +123,10 @@ fn what_is_missing_or_not_taken_is_named() {
         .seqlen_cache(4)
         .build()
         .unwrap();
-    let fits = fitting_of(&plain, Place::Host);
+    let fits = fitting_of(&plain, Location::Host);
     assert!(check_append(&plain, fits).is_ok());
-    let table = VectorDescription::unplaced(0, Dtype::F32, Place::Host);
-    let q = tensor([1, 1, 0, 8], Dtype::F16, Place::Host);
+    let table = VectorDescription::unplaced(0, Dtype::F32, Location::Host);
+    let q = tensor([1, 1, 0, 8], Dtype::F16, Location::Host);
     for (argument, given) in [
         (Argument::Cos, Given::from(table)),
         (Argument::Q, Given::from(q)),
@@ -147,20 +148,20 @@ fn arguments_have_the_shape_the_type_and_the_place() {
         (Argument::VCache, problem().shape_cache()),
     ] {
         let given = [2, 2, 2, 16];
-        let other = tensor(given, Dtype::F16, Place::Host);
+        let other = tensor(given, Dtype::F16, Location::Host);
         let refused = ProblemError::ShapeMismatch {
             argument,
             given,
             needed,
         };
-        assert_refused(fitting(Place::Host).with(argument, other), refused);
-        let other = tensor(needed, Dtype::Bf16, Place::Host);
+        assert_refused(fitting(Location::Host).with(argument, other), refused);
+        let other = tensor(needed, Dtype::Bf16, Location::Host);
         let refused = ProblemError::DtypeMismatch {
             argument,
             given: Dtype::Bf16.into(),
             needed: Dtype::F16.into(),
         };
-        assert_refused(fitting(Place::Host).with(argument, other), refused);
+        assert_refused(fitting(Location::Host).with(argument, other), refused);
     }
     for (argument, dtype, needed) in [
         (Argument::Cos, ScalarType::from(Dtype::F32), 54),
@@ -169,56 +170,56 @@ fn arguments_have_the_shape_the_type_and_the_place() {
         (Argument::SeqUsedOut, ScalarType::I32, 2),
     ] {
         let given = needed + 1;
-        let other = VectorDescription::unplaced(given, dtype, Place::Host);
+        let other = VectorDescription::unplaced(given, dtype, Location::Host);
         let refused = ProblemError::ElementCount {
             argument,
             given,
             needed,
         };
-        assert_refused(fitting(Place::Host).with(argument, other), refused);
-        let other = VectorDescription::unplaced(needed, ScalarType::U8, Place::Host);
+        assert_refused(fitting(Location::Host).with(argument, other), refused);
+        let other = VectorDescription::unplaced(needed, ScalarType::U8, Location::Host);
         let refused = ProblemError::DtypeMismatch {
             argument,
             given: ScalarType::U8,
             needed: dtype,
         };
-        assert_refused(fitting(Place::Host).with(argument, other), refused);
-        let elsewhere = VectorDescription::unplaced(needed, dtype, Place::Cuda(1));
+        assert_refused(fitting(Location::Host).with(argument, other), refused);
+        let elsewhere = VectorDescription::unplaced(needed, dtype, Location::Cuda(1));
         let refused = ProblemError::MixedPlaces {
             argument,
-            given: Place::Cuda(1),
-            needed: Place::Host,
+            given: Location::Cuda(1),
+            needed: Location::Host,
         };
-        assert_refused(fitting(Place::Host).with(argument, elsewhere), refused);
+        assert_refused(fitting(Location::Host).with(argument, elsewhere), refused);
     }
 }
 
 #[test]
 fn rows_of_outputs_lie_apart() {
     for argument in [Argument::KCache, Argument::VCache, Argument::QOut] {
-        let mut repeated = *fitting(Place::Host).tensor(argument).unwrap();
+        let mut repeated = *fitting(Location::Host).tensor(argument).unwrap();
         repeated.layout.batch_stride = 0;
         let refused = ProblemError::OutputAliases {
             argument,
             layout: repeated.layout,
         };
-        assert_refused(fitting(Place::Host).with(argument, repeated), refused);
+        assert_refused(fitting(Location::Host).with(argument, repeated), refused);
     }
-    let mut repeated = *fitting(Place::Host).tensor(Argument::KNew).unwrap();
+    let mut repeated = *fitting(Location::Host).tensor(Argument::KNew).unwrap();
     repeated.layout.batch_stride = 0;
-    let arguments = fitting(Place::Host).with(Argument::KNew, repeated);
+    let arguments = fitting(Location::Host).with(Argument::KNew, repeated);
     assert!(check_append(&problem(), arguments).is_ok());
 }
 
-/// q_out is q, or lies apart from it; the new lengths never take the place of the old ones.
+/// q_out is q, or lies apart from it; the new lengths never take the location of the old ones.
 #[test]
 fn outputs_overlap_no_input_but_themselves() {
-    let place = Place::Cuda(0);
-    let q = *fitting(place).tensor(Argument::Q).unwrap();
+    let location = Location::Cuda(0);
+    let q = *fitting(location).tensor(Argument::Q).unwrap();
     let n_bytes = 2 * 2 * 3 * 4 * 16;
     let at = |address| Description { address, ..q };
     let with = |q_out: Description| {
-        fitting(place)
+        fitting(location)
             .with(Argument::Q, at(0x1000))
             .with(Argument::QOut, q_out)
     };
@@ -232,17 +233,17 @@ fn outputs_overlap_no_input_but_themselves() {
     }
     // The same memory in another order.
     let by_heads = Layout::bhsd([2, 4, 3, 16]).unwrap();
-    let turned = Description {
+    let rotated = Description {
         layout: by_heads,
         ..at(0x1000)
     };
-    assert_refused(with(turned), of_q);
+    assert_refused(with(rotated), of_q);
     let lengths = |address| VectorDescription {
         address,
-        ..*fitting(place).vector(Argument::SeqUsedK).unwrap()
+        ..*fitting(location).vector(Argument::SeqUsedK).unwrap()
     };
     let with = |address| {
-        fitting(place)
+        fitting(location)
             .with(Argument::SeqUsedK, lengths(0x2000))
             .with(Argument::SeqUsedOut, lengths(address))
     };
@@ -253,7 +254,7 @@ fn outputs_overlap_no_input_but_themselves() {
     }
     // Of a rotation, too.
     let rotation = rotation();
-    let table = VectorDescription::unplaced(54, Dtype::F32, place);
+    let table = VectorDescription::unplaced(54, Dtype::F32, location);
     let of = |x, y| {
         Arguments::default()
             .with(Argument::X, at(x))

@@ -22,7 +22,7 @@ fn refused_by_kernel(problem: AppendProblem, arguments: Arguments, device: &Devi
 
 #[test]
 fn what_the_kernel_does_not_take_has_a_reason() {
-    let (h200, place) = (DeviceInfo::h200(), Place::Cuda(0));
+    let (h200, place) = (DeviceInfo::h200(), Location::Cuda(0));
     let of = |problem: AppendProblem| (problem, fitting_of(&problem, place));
     let (f32, arguments) = of(AppendProblem::builder(Dtype::F32)
         .seqlen_new(1)
@@ -74,7 +74,7 @@ fn what_the_kernel_does_not_take_has_a_reason() {
 
 #[test]
 fn one_launch_covers_every_row_of_every_head() {
-    let (device, place) = (DeviceInfo::a100(), Place::Cuda(0));
+    let (device, place) = (DeviceInfo::a100(), Location::Cuda(0));
     let problem = builder().query_positions(QueryPositions::First);
     let problem = problem.build().unwrap();
     let checked = check_append(&problem, fitting(place)).unwrap();
@@ -122,7 +122,7 @@ fn one_launch_covers_every_row_of_every_head() {
 /// Lengths want a thread for each sequence, also where there is nothing to append; nothing at all wants no launch.
 #[test]
 fn lengths_are_written_where_no_row_is() {
-    let (device, place) = (DeviceInfo::a100(), Place::Cuda(0));
+    let (device, place) = (DeviceInfo::a100(), Location::Cuda(0));
     let plan = |batch, arguments: fn(Arguments) -> Arguments| {
         let problem = builder().seqlen_new(0).batch(batch).build().unwrap();
         let arguments = arguments(fitting_of(&problem, place));
@@ -138,7 +138,7 @@ fn lengths_are_written_where_no_row_is() {
 
 #[test]
 fn a_rotation_is_the_same_launch_without_a_cache() {
-    let (device, place) = (DeviceInfo::a100(), Place::Cuda(0));
+    let (device, place) = (DeviceInfo::a100(), Location::Cuda(0));
     let x = tensor([2, 3, 4, 16], Dtype::F16, place);
     let table = VectorDescription::unplaced(54, Dtype::F32, place);
     let arguments = Arguments::default()

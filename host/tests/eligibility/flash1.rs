@@ -7,13 +7,13 @@ use super::*;
 const PASSES: [Pass; 2] = [Pass::Forward, Pass::Backward];
 
 fn planned(problem: &Problem, pass: Pass, asked: Option<Algorithm>) -> Result<Plan, PlanError> {
-    let checked = without_tensors(problem, pass, Place::Cuda(0)).unwrap();
+    let checked = without_tensors(problem, pass, Location::Cuda(0)).unwrap();
     plan(&checked, &DeviceInfo::h200(), Backend::Cuda, asked)
 }
 
 #[track_caller]
 fn refuses(problem: &Problem, pass: Pass, reason: Reason) {
-    let checked = without_tensors(problem, pass, Place::Cuda(0)).unwrap();
+    let checked = without_tensors(problem, pass, Location::Cuda(0)).unwrap();
     let refused = refusal(Algorithm::Flash1, &checked, &DeviceInfo::h200());
     assert_eq!(refused, reason, "{pass:?} of {problem:?}");
 }
@@ -84,7 +84,7 @@ fn a_device_of_99_kilobytes_has_compact_tiles() {
     let device = DeviceInfo::rtx3060();
     let on_it = |head_dim: usize, pass| {
         let problem = with(|p| p.head_dim(head_dim));
-        let checked = without_tensors(&problem, pass, Place::Cuda(0)).unwrap();
+        let checked = without_tensors(&problem, pass, Location::Cuda(0)).unwrap();
         plan(&checked, &device, Backend::Cuda, Some(Algorithm::Flash1))
     };
     for head_dim in [32, 64, 128] {

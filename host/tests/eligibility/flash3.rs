@@ -17,7 +17,7 @@ fn with_k(change: impl FnOnce(&mut Description)) -> Checked {
 
 #[test]
 fn it_serves_first_on_hopper_and_on_no_other_device() {
-    let checked = without_tensors(&small(), Pass::Forward, Place::Cuda(0)).unwrap();
+    let checked = without_tensors(&small(), Pass::Forward, Location::Cuda(0)).unwrap();
     let served = plan(&checked, &DeviceInfo::h200(), Backend::Cuda, None).unwrap();
     assert_eq!(served.algorithm, Algorithm::Flash3);
     for (given, older) in [
@@ -92,7 +92,7 @@ fn values_of_other_columns_go_to_the_kernel_of_the_fewest_columns_that_holds_the
 fn other_head_dims_are_refused() {
     for head_dim in [1, 60, 250, 255] {
         let problem = with(|p| p.head_dim(head_dim));
-        let checked = without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap();
+        let checked = without_tensors(&problem, Pass::Forward, Location::Cuda(0)).unwrap();
         let reason = Reason::HeadDimMultiple {
             given: head_dim as u32,
             multiple: 8,
@@ -110,7 +110,7 @@ fn f32_is_refused() {
         .heads(2)
         .head_dim(64);
     let problem = problem.build().unwrap();
-    let checked = without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap();
+    let checked = without_tensors(&problem, Pass::Forward, Location::Cuda(0)).unwrap();
     let reason = Reason::Dtype { given: Dtype::F32 };
     let refused = refusal(Algorithm::Flash3, &checked, &DeviceInfo::h200());
     assert_eq!(refused, reason);
@@ -163,7 +163,7 @@ fn more_rows_than_kernels_count_are_refused() {
     let most = 1 << 29;
     let of_length = |seqlen_k| {
         let problem = with(|p| p.heads_q(1).heads_k(1).seqlen_k(seqlen_k));
-        without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap()
+        without_tensors(&problem, Pass::Forward, Location::Cuda(0)).unwrap()
     };
     let reason = Reason::TooLarge {
         what: "seqlen_k",

@@ -27,7 +27,7 @@ fn served(checked: &Checked) -> Algorithm {
 }
 
 fn of_problem(problem: &Problem) -> Checked {
-    without_tensors(problem, Pass::Backward, Place::Cuda(0)).unwrap()
+    without_tensors(problem, Pass::Backward, Location::Cuda(0)).unwrap()
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn every_multiple_of_8_goes_to_the_smallest_kernels_that_hold_it() {
         let plan = plan_of(problem, Pass::Backward, None).unwrap();
         let kernels: Vec<_> = plan.kernels().map(|kernel| kernel.name).collect();
         let expected = [
-            format!("backward_delta_sm90a_f16_d{compiled}"),
+            format!("backward_preprocess_sm90a_f16_d{compiled}"),
             format!("backward_sm90a_f16_d{compiled}"),
         ];
         assert_eq!(kernels, expected);

@@ -3,7 +3,7 @@
 use ferroflash::arguments::{Argument, Arguments};
 use ferroflash::error::PlanError;
 use ferroflash::plan::{DeviceInfo, Outcome, Plan, Reason, plan};
-use ferroflash::tensor::{Description, Place};
+use ferroflash::tensor::{Description, Location};
 use ferroflash::validate::{Checked, check, without_tensors};
 use ferroflash::{Algorithm, Backend, Dtype, Pass, Problem, ProblemBuilder};
 use ferroflash_kernels::spec::Constant;
@@ -18,7 +18,7 @@ fn plan_of(
     pass: Pass,
     asked: Option<Algorithm>,
 ) -> Result<Plan, PlanError> {
-    let checked = without_tensors(&problem.build().unwrap(), pass, Place::Cuda(0)).unwrap();
+    let checked = without_tensors(&problem.build().unwrap(), pass, Location::Cuda(0)).unwrap();
     plan(&checked, &DeviceInfo::h200(), Backend::Cuda, asked)
 }
 
@@ -59,7 +59,7 @@ fn with(change: impl FnOnce(ProblemBuilder) -> ProblemBuilder) -> Problem {
 
 /// Contiguous, aligned arguments.
 fn arguments(problem: &Problem, pass: Pass) -> Arguments {
-    *without_tensors(problem, pass, Place::Cuda(0))
+    *without_tensors(problem, pass, Location::Cuda(0))
         .unwrap()
         .arguments()
 }
@@ -124,7 +124,7 @@ fn the_stride_of_a_single_entry_does_not_count() {
 
 #[test]
 fn an_older_device_is_refused() {
-    let checked = without_tensors(&small(), Pass::Forward, Place::Cuda(0)).unwrap();
+    let checked = without_tensors(&small(), Pass::Forward, Location::Cuda(0)).unwrap();
     let device = DeviceInfo {
         compute_capability: (7, 5),
         ..DeviceInfo::h200()
@@ -138,7 +138,7 @@ fn an_older_device_is_refused() {
 
 #[test]
 fn too_little_shared_memory_is_refused() {
-    let checked = without_tensors(&small(), Pass::Forward, Place::Cuda(0)).unwrap();
+    let checked = without_tensors(&small(), Pass::Forward, Location::Cuda(0)).unwrap();
     let device = DeviceInfo {
         shared_bytes_per_block: 1024,
         ..DeviceInfo::h200()
@@ -155,7 +155,7 @@ fn too_little_shared_memory_is_refused() {
 
 fn at_head_dim_128(shared_bytes_per_block: u32) -> (ferroflash::validate::Checked, DeviceInfo) {
     let problem = with(|p| p.head_dim(128));
-    let checked = without_tensors(&problem, Pass::Backward, Place::Cuda(0)).unwrap();
+    let checked = without_tensors(&problem, Pass::Backward, Location::Cuda(0)).unwrap();
     let device = DeviceInfo {
         shared_bytes_per_block,
         ..DeviceInfo::rtx4090()
@@ -171,9 +171,9 @@ fn tiles_of_another_shape_are_not_taken_in_silence() {
     assert_eq!(
         kernels,
         [
-            "backward_delta_sm80_bf16_d128_compact",
+            "backward_preprocess_sm80_bf16_d128_compact",
             "backward_sm80_bf16_d128_compact",
-            "backward_dq_sm80_bf16_d128_compact"
+            "backward_postprocess_sm80_bf16_d128_compact"
         ]
     );
     let flash2 = plan
@@ -203,9 +203,9 @@ fn kernels_of_a_pass_are_of_one_head_dim() {
     assert_eq!(
         kernels,
         [
-            "backward_delta_sm80_bf16_d256_compact",
+            "backward_preprocess_sm80_bf16_d256_compact",
             "backward_sm80_bf16_d256_compact",
-            "backward_dq_sm80_bf16_d256_compact"
+            "backward_postprocess_sm80_bf16_d256_compact"
         ]
     );
 }
@@ -223,7 +223,7 @@ fn where_no_shape_fits_the_smallest_need_is_named() {
 #[test]
 fn lengths_beyond_32_bits_are_refused() {
     let problem = with(|p| p.seqlen_q(1 << 33).seqlen_k(1));
-    let checked = without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap();
+    let checked = without_tensors(&problem, Pass::Forward, Location::Cuda(0)).unwrap();
     let reason = Reason::TooLarge {
         what: "seqlen_q",
         given: 1 << 33,
@@ -235,7 +235,7 @@ fn lengths_beyond_32_bits_are_refused() {
 #[test]
 fn heads_of_all_batch_entries_beyond_32_bits_are_refused() {
     let problem = with(|p| p.batch(1 << 20).heads(1 << 13).seqlen(1));
-    let checked = without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap();
+    let checked = without_tensors(&problem, Pass::Forward, Location::Cuda(0)).unwrap();
     let reason = Reason::TooLarge {
         what: "batch · heads",
         given: 1 << 33,
@@ -253,7 +253,7 @@ fn a_grid_beyond_cudas_limit_is_refused() {
             .seqlen_q(1 << 10)
             .seqlen_k(1)
     });
-    let checked = without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap();
+    let checked = without_tensors(&problem, Pass::Forward, Location::Cuda(0)).unwrap();
     let Reason::TooLarge { what, .. } = flash2_refusal(checked, DeviceInfo::h200()) else {
         panic!()
     };
@@ -295,7 +295,7 @@ fn flash2_pads_to_the_next_head_dim() {
                 continue;
             }
             let problem = with(|p| p.head_dim(head_dim).seqlen(500));
-            let checked = without_tensors(&problem, pass, Place::Cuda(0)).unwrap();
+            let checked = without_tensors(&problem, pass, Location::Cuda(0)).unwrap();
             let plan = plan(&checked, &DeviceInfo::a100(), Backend::Cuda, None).unwrap();
             assert_eq!(plan.algorithm, Algorithm::Flash2);
             for launch in &plan.launches {
@@ -303,7 +303,7 @@ fn flash2_pads_to_the_next_head_dim() {
                 assert_eq!(variant.head_dim, compiled.map(|most| most as u32));
                 let pads = variant.pads_columns(head_dim as u32);
                 assert_eq!(spec.has(Constant::PadColumns), pads, "{}", launch.kernel());
-                let is_told = variant.kind != Kind::BackwardDelta;
+                let is_told = variant.kind != Kind::BackwardPreprocess;
                 assert_eq!(pads, is_told && compiled != Some(head_dim), "{head_dim}");
             }
         }
@@ -316,7 +316,7 @@ fn flash2_pads_to_the_next_head_dim() {
         (264, backward),
     ] {
         let problem = with(|p| p.head_dim(given));
-        let checked = without_tensors(&problem, pass, Place::Cuda(0)).unwrap();
+        let checked = without_tensors(&problem, pass, Location::Cuda(0)).unwrap();
         let reason = Reason::HeadDimMultiple {
             given: given as u32,
             multiple: 8,
@@ -331,7 +331,7 @@ fn flash2_pads_to_the_next_head_dim() {
 fn the_accumulator_of_d_q_has_the_columns_of_the_kernels() {
     let bytes = |head_dim| {
         let problem = with(|p| p.head_dim(head_dim));
-        let checked = without_tensors(&problem, Pass::Backward, Place::Cuda(0)).unwrap();
+        let checked = without_tensors(&problem, Pass::Backward, Location::Cuda(0)).unwrap();
         let plan = plan(&checked, &DeviceInfo::a100(), Backend::Cuda, None).unwrap();
         let mut pieces = plan.workspace.pieces().iter();
         pieces

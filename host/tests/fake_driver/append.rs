@@ -58,7 +58,7 @@ impl Memory {
         }
     }
 
-    /// What an append is given, with q unless it is turned in place.
+    /// What an append is given, with q unless it is rotated in place.
     fn given(&mut self, in_place: bool) -> (AppendInputs<'_>, AppendOutputs<'_>) {
         let [new, cache, q] = layouts();
         let k_new = Tensor::device(self.k_new.slice(), new).unwrap();

@@ -39,16 +39,16 @@ fn appends_and_rotations_are_kept() {
         Layouts::contiguous(),
         Layouts::contiguous().without(Argument::X),
     );
-    let (appended, turned) = (append(1), rotate(Direction::Forth, plain));
+    let (appended, rotated) = (append(1), rotate(Direction::Forth, plain));
     assert_eq!(cache.len(), 2);
     let calls = calls_of(|| {
         assert!(Arc::ptr_eq(&append(1), &appended));
-        assert!(Arc::ptr_eq(&rotate(Direction::Forth, plain), &turned));
+        assert!(Arc::ptr_eq(&rotate(Direction::Forth, plain), &rotated));
     });
     assert_eq!(calls, []);
     assert!(!Arc::ptr_eq(&append(2), &appended));
-    assert!(!Arc::ptr_eq(&rotate(Direction::Back, plain), &turned));
-    assert!(!Arc::ptr_eq(&rotate(Direction::Forth, in_place), &turned));
+    assert!(!Arc::ptr_eq(&rotate(Direction::Back, plain), &rotated));
+    assert!(!Arc::ptr_eq(&rotate(Direction::Forth, in_place), &rotated));
     assert_eq!(cache.len(), 5);
     cache.clear();
     assert!(cache.is_empty());

@@ -55,18 +55,16 @@ const SHAPE: [usize; 4] = [2, 200, 4, 64];
 fn params_bytes(kernel: &str) -> Option<usize> {
     Some(match variants::by_name(kernel)?.kind {
         variants::Kind::Forward | variants::Kind::ForwardE4m3 => size_of::<ForwardParams>(),
-        variants::Kind::TmaForward | variants::Kind::TmaForwardLatent => {
-            size_of::<TmaForwardParams>()
-        }
+        variants::Kind::TmaForward | variants::Kind::TmaForwardMla => size_of::<TmaForwardParams>(),
         variants::Kind::Flash1Forward => {
             size_of::<ferroflash_kernels::params::Flash1ForwardParams>()
         }
         variants::Kind::TmaBackward => size_of::<TmaBackwardParams>(),
-        variants::Kind::BackwardDelta
+        variants::Kind::BackwardPreprocess
         | variants::Kind::Flash1Backward
         | variants::Kind::Backward
-        | variants::Kind::BackwardDq
-        | variants::Kind::TmaBackwardDelta => size_of::<BackwardParams>(),
+        | variants::Kind::BackwardPostprocess
+        | variants::Kind::TmaBackwardPreprocess => size_of::<BackwardParams>(),
         variants::Kind::Clear => size_of::<ClearParams>(),
         variants::Kind::Combine => size_of::<ferroflash_kernels::params::CombineParams>(),
         variants::Kind::Merge => size_of::<ferroflash_kernels::params::MergeParams>(),

@@ -67,13 +67,13 @@ fn a_merge_is_one_launch_on_the_queues_stream() {
     refused(&inputs_short, &mut queue, &mut outputs, short);
     let [batch, seqlen, heads, head_dim] = SHAPE;
     let bhsd = Layout::bhsd([batch, heads, seqlen, head_dim]).unwrap();
-    let turned = Tensor::device(o_1.slice(), bhsd).unwrap();
+    let rotated = Tensor::device(o_1.slice(), bhsd).unwrap();
     let other = ProblemError::NotAsPrepared {
         argument: Argument::O1,
         given: bhsd,
         prepared: layout,
     };
-    let inputs_turned = MergeInputs::new(&turned, lse_1.slice(), &second, lse_2.slice());
+    let inputs_turned = MergeInputs::new(&rotated, lse_1.slice(), &second, lse_2.slice());
     refused(&inputs_turned, &mut queue, &mut outputs, other);
     // A graph of it has one launch.
     let graph = queue

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use ferroflash::tensor::Place;
+use ferroflash::tensor::Location;
 
 /// Lengths in the device's memory are looked at when asked for, and not otherwise.
 #[test]
@@ -47,8 +47,8 @@ fn lengths_of_a_device_are_checked_by_name() {
         .cu_seqlens_q(on_the_other.slice())
         .cu_seqlens_k(on_the_other.slice());
     let elsewhere = ProblemError::OtherDevice {
-        given: Place::Cuda(1),
-        needed: Place::Cuda(0),
+        given: Location::Cuda(1),
+        needed: Location::Cuda(0),
     };
     assert_eq!(attention.check_lengths(&inputs), Err(elsewhere.into()));
 }
@@ -69,8 +69,8 @@ fn a_prepared_call_refuses_what_it_was_not_prepared_for() {
     let of_other = DeviceBuffer::new(other.as_cuda().unwrap(), n_elems).unwrap();
     let own = std::mem::replace(&mut forward.v, of_other);
     let elsewhere = ProblemError::OtherDevice {
-        given: Place::Cuda(1),
-        needed: Place::Cuda(0),
+        given: Location::Cuda(1),
+        needed: Location::Cuda(0),
     };
     refused(&mut forward, elsewhere);
     forward.v = own;

@@ -7,7 +7,7 @@ use super::*;
 use ferroflash::plan::{NoStamps, Stamp};
 use ferroflash::prepared::NotStamped;
 
-/// As [`problem`], of columns that stamped kernels have.
+/// As [`problem`], of columns that profiled kernels have.
 fn stamped_problem() -> Problem {
     let [batch, seqlen, heads, _] = SHAPE;
     let sizes = Problem::builder(Dtype::Bf16).batch(batch).seqlen(seqlen);
@@ -40,11 +40,11 @@ fn records_are_cleared_where_the_kernel_writes_them_and_read() {
     let _turn = turn();
     let device = gpu(0);
     let plain = prepared(&device, stamped_problem());
-    let stamped = plain.stamped().unwrap();
-    let plan = stamped.plan();
+    let profiled = plain.profiled().unwrap();
+    let plan = profiled.plan();
     let [listed, copy] = [plain.plan(), plan].map(|plan| plan.launches[0]);
     assert_eq!(listed.variant.name, "forward_sm80_bf16_d128");
-    assert_eq!(copy.variant.name, "forward_sm80_bf16_d128_stamped");
+    assert_eq!(copy.variant.name, "forward_sm80_bf16_d128_profiled");
     assert_eq!((copy.grid, copy.spec), (listed.grid, listed.spec));
 
     let mut queue = Queue::new(device.as_cuda().unwrap()).unwrap();
@@ -66,7 +66,7 @@ fn records_are_cleared_where_the_kernel_writes_them_and_read() {
         panic!("{calls:?}")
     };
     assert_eq!((value, n_bytes as u64, stream), (0, piece.n_bytes, on));
-    let calls = calls_of(|| enqueue(&stamped, &mut queue));
+    let calls = calls_of(|| enqueue(&profiled, &mut queue));
     let launches = calls.iter().filter_map(|call| match call {
         Call::Launch(launch) => Some(word(launch, offset_of!(ForwardParams, stamps))),
         _ => None,
@@ -94,8 +94,8 @@ fn other_plans_have_no_records() {
     });
     assert_eq!(calls, [Call::Synchronize]);
 
-    // A kernel of 64 columns has no stamped copy.
-    let refused = prepared(&device, problem()).stamped().unwrap_err();
+    // A kernel of 64 columns has no profiled copy.
+    let refused = prepared(&device, problem()).profiled().unwrap_err();
     let NotStamped::NoStamps(NoStamps::NoRow { kernel, .. }) = refused else {
         panic!("{refused}")
     };

@@ -165,12 +165,12 @@ fn tensors_of_another_device_are_refused() {
     let tensor = Tensor::device(there.slice(), Layout::bshd(SHAPE).unwrap()).unwrap();
     let mut out = vec![0f32; OF.rows.len() * SHAPE[1]];
     for (device, needed) in [
-        (&device, ferroflash::tensor::Place::Cuda(0)),
-        (&Device::cpu(), ferroflash::tensor::Place::Host),
+        (&device, ferroflash::tensor::Location::Cuda(0)),
+        (&Device::cpu(), ferroflash::tensor::Location::Host),
     ] {
         let attention = Attention::new(device, problem()).unwrap();
         let outcome = attention.weights(&Inputs::latent(&tensor, &tensor), &OF, &mut out);
-        let given = ferroflash::tensor::Place::Cuda(1);
+        let given = ferroflash::tensor::Location::Cuda(1);
         let elsewhere = ProblemError::OtherDevice { given, needed };
         assert_eq!(outcome, Err(elsewhere.into()));
     }

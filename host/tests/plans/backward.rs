@@ -11,10 +11,10 @@ fn backward_causal() {
         expect![[r#"
             Backward with flash3 on cuda
               problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] causal scale 0.088388346 Fastest
-              launch    backward_delta_sm90a_bf16_d128 plain grid 4096 threads 256 shared 0
-                        tiles 32 heads 32 heads_per_group 4, 2 shares of a KV head
-              launch    backward_sm90a_bf16_d128 right_bound+shares grid 132 threads 384 shared 230848
-                        tiles 32 heads 32 heads_per_group 4, 2 shares of a KV head
+              launch    backward_preprocess_sm90a_bf16_d128 plain grid 4096 threads 256 shared 0
+                        tiles 32 heads 32 heads_per_group 4, 2 head splits
+              launch    backward_sm90a_bf16_d128 right_bound+head_splits grid 132 threads 384 shared 230848
+                        tiles 32 heads 32 heads_per_group 4, 2 head splits
               workspace 203735552 bytes
                           lse_log2      at       262400, 1048576 bytes
                           delta         at      1310976, 1048576 bytes
@@ -34,7 +34,7 @@ fn backward_causal() {
 }
 
 #[test]
-fn backward_in_shares() {
+fn backward_head_splits() {
     check(
         llama_like().heads_k(1),
         Pass::Backward,
@@ -42,10 +42,10 @@ fn backward_in_shares() {
         expect![[r#"
             Backward with flash3 on cuda
               problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 1, 128] causal scale 0.088388346 Deterministic
-              launch    backward_delta_sm90a_bf16_d128 plain grid 4096 threads 256 shared 0
-                        tiles 32 heads 32 heads_per_group 4, 16 shares of a KV head
-              launch    backward_sm90a_bf16_d128 right_bound+shares grid 132 threads 384 shared 230848
-                        tiles 32 heads 32 heads_per_group 4, 16 shares of a KV head
+              launch    backward_preprocess_sm90a_bf16_d128 plain grid 4096 threads 256 shared 0
+                        tiles 32 heads 32 heads_per_group 4, 16 head splits
+              launch    backward_sm90a_bf16_d128 right_bound+head_splits grid 132 threads 384 shared 230848
+                        tiles 32 heads 32 heads_per_group 4, 16 head splits
               workspace 144986624 bytes
                           lse_log2      at       262400, 1048576 bytes
                           delta         at      1310976, 1048576 bytes
@@ -74,7 +74,7 @@ fn backward_in_shifted_order() {
         expect![[r#"
             Backward with flash3 on cuda
               problem   bf16 q [2, 4096, 32, 72] k [2, 4096, 8, 72] full scale 0.11785113 Deterministic
-              launch    backward_delta_sm90a_bf16_d96 plain grid 4096 threads 256 shared 0
+              launch    backward_preprocess_sm90a_bf16_d96 plain grid 4096 threads 256 shared 0
                         tiles 32 heads 16 heads_per_group 4, shifted order
               launch    backward_sm90a_bf16_d96 plain grid 132 threads 384 shared 230848
                         tiles 32 heads 16 heads_per_group 4, shifted order
@@ -103,11 +103,11 @@ fn backward_of_flash1() {
         expect![[r#"
             Backward with flash1 on cuda
               problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] causal scale 0.088388346 Deterministic
-              launch    backward_delta_sm80_bf16_d128 plain grid 4096 threads 256 shared 0
+              launch    backward_preprocess_sm80_bf16_d128 plain grid 4096 threads 256 shared 0
                         tiles 32 heads 16 heads_per_group 1
               launch    backward_flash1_sm80_bf16_d128 right_bound grid 16 threads 256 shared 164912
                         tiles 32 heads 16 heads_per_group 1
-              launch    backward_dq_sm80_bf16_d128 right_bound grid 4096 threads 256 shared 16384
+              launch    backward_postprocess_sm80_bf16_d128 right_bound grid 4096 threads 256 shared 16384
                         tiles 32 heads 16 heads_per_group 1
               workspace 136593920 bytes
                           lse_log2      at       262400, 1048576 bytes
@@ -138,19 +138,19 @@ fn f32_with_the_gradient_of_a_bias() {
         .score(score)
         .build()
         .unwrap();
-    let checked = without_tensors(&problem, Pass::Backward, Place::Cuda(0)).unwrap();
-    let d_bias = VectorDescription::unplaced(4 * 300 * 300, Dtype::F32, Place::Cuda(0));
+    let checked = without_tensors(&problem, Pass::Backward, Location::Cuda(0)).unwrap();
+    let d_bias = VectorDescription::unplaced(4 * 300 * 300, Dtype::F32, Location::Cuda(0));
     let arguments = (*checked.arguments()).with(Argument::DScoreTensor0, d_bias);
     let checked = validate::check(&problem, Pass::Backward, arguments).unwrap();
     let plan = plan(&checked, &DeviceInfo::h200(), Backend::Cuda, None).unwrap();
     expect![[r#"
         Backward with flash2 on cuda
           problem   f32 (3xTF32) q [2, 300, 4, 64] k [2, 300, 4, 64] full, score score + bias[head, q, k] scale 0.125 Deterministic
-          launch    backward_delta_sm80_f32_d64 plain grid 80 threads 256 shared 0
+          launch    backward_preprocess_sm80_f32_d64 plain grid 80 threads 256 shared 0
                     tiles 5 heads 8 heads_per_group 8
           launch    backward_sm80_f32_d64 score+full_precision grid 40 threads 128 shared 82480
                     tiles 5 heads 8 heads_per_group 8
-          launch    backward_dq_sm80_f32_d64 plain grid 80 threads 128 shared 8192
+          launch    backward_postprocess_sm80_f32_d64 plain grid 80 threads 128 shared 8192
                     tiles 5 heads 8 heads_per_group 8
           launch    standard_delta_sm80_f32 plain grid 600 threads 128 shared 0
           launch    tensor_gradient_sm80_f32 full_precision grid 36 threads 256 shared 49152

@@ -22,7 +22,7 @@ fn the_cpu_plans_no_launch() {
         .head_dim(3)
         .build()
         .unwrap();
-    let checked = without_tensors(&problem, Pass::Forward, Place::Host).unwrap();
+    let checked = without_tensors(&problem, Pass::Forward, Location::Host).unwrap();
     let plan = plan(&checked, &DeviceInfo::cpu(), Backend::Cpu, None).unwrap();
     assert_eq!(plan.algorithm, Algorithm::Tiled);
     assert!(plan.launches.is_empty());
@@ -43,11 +43,11 @@ fn lengths_that_no_memory_holds_are_planned_without_overflow() {
     let k = Description {
         layout,
         dtype: problem.dtype().into(),
-        place: Place::Host,
+        location: Location::Host,
         address: 0,
     };
     let short = llama_like().build().unwrap();
-    let arguments = *without_tensors(&short, Pass::Forward, Place::Host)
+    let arguments = *without_tensors(&short, Pass::Forward, Location::Host)
         .unwrap()
         .arguments();
     let arguments = arguments.with(Argument::K, k).with(Argument::V, k);
@@ -105,7 +105,7 @@ fn without_keys_d_q_is_still_written() {
     let launched = |algorithm| backward_kinds(llama_like().seqlen_k(0), algorithm);
     assert_eq!(
         launched(Algorithm::Flash2),
-        [Kind::BackwardDelta, Kind::BackwardDq]
+        [Kind::BackwardPreprocess, Kind::BackwardPostprocess]
     );
     assert_eq!(
         launched(Algorithm::Flash3),
@@ -168,7 +168,7 @@ fn without_queries_gradients_of_keys_are_cleared() {
 /// A backward pass with a gradient of lse, and the same without.
 fn with_and_without_d_lse() -> [Checked; 2] {
     let problem = llama_like().build().unwrap();
-    let without = without_tensors(&problem, Pass::Backward, Place::Cuda(0)).unwrap();
+    let without = without_tensors(&problem, Pass::Backward, Location::Cuda(0)).unwrap();
     let lse = *without.arguments().get(Argument::Lse).unwrap();
     let arguments = without.arguments().with(Argument::DLse, lse);
     [check(&problem, Pass::Backward, arguments).unwrap(), without]
@@ -233,7 +233,7 @@ fn pass_params(plan: &Plan, address: impl Fn(Argument) -> u64) -> Vec<BackwardPa
 #[test]
 fn workspace_pieces_are_bound_after_one_another() {
     let shared_keys = || llama_like().heads_k(1);
-    for (algorithm, problem, in_shares) in [
+    for (algorithm, problem, in_head_splits) in [
         (Algorithm::Flash3, llama_like().heads_k(32), false),
         (Algorithm::Flash2, llama_like(), false),
         (Algorithm::Flash3, shared_keys(), true),
@@ -257,11 +257,11 @@ fn workspace_pieces_are_bound_after_one_another() {
             params.dq_semaphore,
             params.tile_counters,
         ];
-        assert_eq!(params.n_shares > 1, in_shares);
-        if in_shares {
+        assert_eq!(params.n_head_splits > 1, in_head_splits);
+        if in_head_splits {
             bound.extend([params.dkv_accum, params.dkv_semaphore]);
             let main = plan.launches.last().unwrap();
-            assert!(main.spec.has(Constant::Shares), "{plan}");
+            assert!(main.spec.has(Constant::HeadSplits), "{plan}");
         }
         let offsets: Vec<u64> = plan
             .workspace
@@ -316,7 +316,7 @@ fn blocks_without_a_tile_are_launched_where_dq_has_rows_for_them() {
 /// Which order tiles have, and how many blocks there are.
 fn order(problem: ProblemBuilder, n_sms: u32) -> (u32, u32, u32) {
     let checked =
-        without_tensors(&problem.build().unwrap(), Pass::Backward, Place::Cuda(0)).unwrap();
+        without_tensors(&problem.build().unwrap(), Pass::Backward, Location::Cuda(0)).unwrap();
     let device = DeviceInfo {
         n_sms,
         ..DeviceInfo::h200()

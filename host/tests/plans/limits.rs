@@ -12,7 +12,7 @@ fn planned(
     asked: Algorithm,
     device: &DeviceInfo,
 ) -> Result<Plan, PlanError> {
-    let checked = without_tensors(&problem.build().unwrap(), pass, Place::Cuda(0)).unwrap();
+    let checked = without_tensors(&problem.build().unwrap(), pass, Location::Cuda(0)).unwrap();
     plan(&checked, device, Backend::Cuda, Some(asked))
 }
 
@@ -38,7 +38,7 @@ fn memory_beside_the_arguments_is_the_workspace_or_the_cpus() {
     let on_a_gpu = plan_of(llama_like(), Pass::Backward, None).unwrap();
     assert_eq!(on_a_gpu.extra_bytes(), on_a_gpu.workspace.n_bytes());
     let problem = llama_like().build().unwrap();
-    let checked = without_tensors(&problem, Pass::Backward, Place::Host).unwrap();
+    let checked = without_tensors(&problem, Pass::Backward, Location::Host).unwrap();
     let on_the_cpu = plan(&checked, &DeviceInfo::cpu(), Backend::Cpu, None).unwrap();
     let n_bytes = on_the_cpu.extra_bytes();
     // A few tiles of each thread.

@@ -4,7 +4,7 @@ use expect_test::{Expect, expect};
 use ferroflash::arguments::Argument;
 use ferroflash::error::PlanError;
 use ferroflash::plan::{DeviceInfo, Plan, plan};
-use ferroflash::tensor::{Place, VectorDescription};
+use ferroflash::tensor::{Location, VectorDescription};
 use ferroflash::validate::{self, without_tensors};
 use ferroflash::{
     Algorithm, Backend, Dtype, Mask, Order, Pass, Precision, Problem, ProblemBuilder, Score,
@@ -22,7 +22,7 @@ fn plan_of(
     pass: Pass,
     asked: Option<Algorithm>,
 ) -> Result<Plan, PlanError> {
-    let checked = without_tensors(&problem.build().unwrap(), pass, Place::Cuda(0)).unwrap();
+    let checked = without_tensors(&problem.build().unwrap(), pass, Location::Cuda(0)).unwrap();
     plan(&checked, &DeviceInfo::h200(), Backend::Cuda, asked)
 }
 
@@ -172,11 +172,11 @@ fn backward_of_flash2() {
         expect![[r#"
             Backward with flash2 on cuda
               problem   bf16 q [2, 4096, 32, 128] k [2, 4096, 8, 128] causal scale 0.088388346 Deterministic
-              launch    backward_delta_sm80_bf16_d128 plain grid 4096 threads 256 shared 0
+              launch    backward_preprocess_sm80_bf16_d128 plain grid 4096 threads 256 shared 0
                         tiles 32 heads 16 heads_per_group 4
               launch    backward_sm80_bf16_d128 right_bound grid 132 threads 256 shared 164912
                         tiles 32 heads 16 heads_per_group 4
-              launch    backward_dq_sm80_bf16_d128 right_bound grid 4096 threads 256 shared 16384
+              launch    backward_postprocess_sm80_bf16_d128 right_bound grid 4096 threads 256 shared 16384
                         tiles 32 heads 16 heads_per_group 4
               workspace 136593920 bytes
                           lse_log2      at       262400, 1048576 bytes
@@ -203,7 +203,7 @@ fn backward_above_head_dim_128() {
         expect![[r#"
             Backward with flash3 on cuda
               problem   bf16 q [2, 4096, 32, 136] k [2, 4096, 8, 136] causal scale 0.08574929 Deterministic
-              launch    backward_delta_sm90a_bf16_d192 plain grid 4096 threads 256 shared 0
+              launch    backward_preprocess_sm90a_bf16_d192 plain grid 4096 threads 256 shared 0
                         tiles 64 heads 16 heads_per_group 2
               launch    backward_sm90a_bf16_d192 right_bound grid 132 threads 384 shared 181696
                         tiles 64 heads 16 heads_per_group 2

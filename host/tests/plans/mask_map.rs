@@ -33,8 +33,14 @@ fn kinds(plan: &Plan) -> Vec<Kind> {
 
 #[test]
 fn a_map_comes_before_the_lists_in_both_passes() {
-    use Kind::{BlockList, Clear, MaskMap, TmaBackward, TmaBackwardDelta, TmaForward};
-    let backward = [BlockList, BlockList, Clear, TmaBackwardDelta, TmaBackward];
+    use Kind::{BlockList, Clear, MaskMap, TmaBackward, TmaBackwardPreprocess, TmaForward};
+    let backward = [
+        BlockList,
+        BlockList,
+        Clear,
+        TmaBackwardPreprocess,
+        TmaBackward,
+    ];
     // What is known of documents is found at each query and each key first.
     for (mask, maps) in [(causal(), 1), (documents(), 2)] {
         let plan = plan_of(masked(mask), Pass::Forward, None).unwrap();

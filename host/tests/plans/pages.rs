@@ -12,9 +12,9 @@ use super::*;
 /// With, or without, lengths of the padding in front of sequences.
 fn checked(problem: ProblemBuilder, is_padded: bool) -> Checked {
     let problem = problem.build().unwrap();
-    let place = Place::Cuda(0);
-    let fitting = without_tensors(&problem, Pass::Forward, place).unwrap();
-    let padding = VectorDescription::unplaced(problem.batch() as u64, ScalarType::I32, place);
+    let location = Location::Cuda(0);
+    let fitting = without_tensors(&problem, Pass::Forward, location).unwrap();
+    let padding = VectorDescription::unplaced(problem.batch() as u64, ScalarType::I32, location);
     let arguments = match is_padded {
         true => fitting.arguments().with(Argument::LeftpadK, padding),
         false => *fitting.arguments(),

@@ -2,7 +2,7 @@
 
 use ferroflash::error::PlanError;
 use ferroflash::plan::{Algorithm, Backend, DeviceInfo, Plan, plan};
-use ferroflash::tensor::Place;
+use ferroflash::tensor::Location;
 use ferroflash::validate::without_tensors;
 use ferroflash::{Dtype, Fp8Kv, Mask, Pass, Problem, ProblemBuilder, Score};
 use ferroflash_kernels::params::Params;
@@ -37,7 +37,7 @@ fn planned_pass(
     asked: Option<Algorithm>,
 ) -> Result<Plan, PlanError> {
     let problem = builder.build().unwrap();
-    let checked = without_tensors(&problem, pass, Place::Host).unwrap();
+    let checked = without_tensors(&problem, pass, Location::Host).unwrap();
     plan(&checked, device, Backend::Cuda, asked)
 }
 

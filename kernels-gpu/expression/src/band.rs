@@ -207,7 +207,7 @@ impl Sum {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{At, Cond, Evaluator, NoTensors, Place};
+    use super::super::{At, Cond, Evaluator, NoTensors, ScoreIndices};
     use super::*;
 
     fn seqlens(seqlen_q: u32, seqlen_k: u32, vary: bool) -> Seqlens {
@@ -289,7 +289,7 @@ mod tests {
         let mut whole = evaluator(mask);
         let mut rest = found.rest.as_ref().map(evaluator);
         for (q, k) in (0..seqlen_q).flat_map(|q| (0..seqlen_k).map(move |k| (q, k))) {
-            let place = Place::default()
+            let place = ScoreIndices::default()
                 .with(Index::Query, q)
                 .with(Index::Key, k)
                 .with(Index::SeqlenQ, seqlen_q)

@@ -8,11 +8,11 @@ use super::{
 
 /// The indices of a score.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct ScoreIndices {
     indices: [i32; Index::ALL.len()],
 }
 
-impl Place {
+impl ScoreIndices {
     /// The value of an index.
     #[inline]
     pub const fn get(&self, index: Index) -> i32 {
@@ -27,7 +27,7 @@ impl Place {
 
     /// The same place with another value of an index.
     #[inline]
-    pub const fn with(mut self, index: Index, value: i32) -> Place {
+    pub const fn with(mut self, index: Index, value: i32) -> ScoreIndices {
         self.indices[index as usize] = value;
         self
     }
@@ -208,7 +208,7 @@ pub struct Evaluator<'a, R> {
     tensors: &'a dyn Tensors,
     dependencies: Vec<Dependencies>,
     values: Vec<Value<R>>,
-    place: Place,
+    place: ScoreIndices,
 }
 
 impl<'a, R: Real> Evaluator<'a, R> {
@@ -233,7 +233,7 @@ impl<'a, R: Real> Evaluator<'a, R> {
             tensors,
             dependencies: expression.dependencies(),
             values: vec![Value::Num(R::ZERO); expression.nodes().len()],
-            place: Place::default(),
+            place: ScoreIndices::default(),
         };
         for (id, node) in expression.nodes().iter().enumerate() {
             evaluator.values[id] = match *node {
@@ -248,7 +248,7 @@ impl<'a, R: Real> Evaluator<'a, R> {
     }
 
     /// The value at a place, for a score that a mask does not ask for.
-    pub fn evaluate(&mut self, place: &Place, score: R) -> Value<R> {
+    pub fn evaluate(&mut self, place: &ScoreIndices, score: R) -> Value<R> {
         let mut changed = Dependencies::SCORE;
         for index in Index::ALL {
             if place.get(index) != self.place.get(index) {
@@ -265,12 +265,12 @@ impl<'a, R: Real> Evaluator<'a, R> {
     }
 
     /// The score that takes a score's place.
-    pub fn score(&mut self, place: &Place, score: R) -> R {
+    pub fn score(&mut self, place: &ScoreIndices, score: R) -> R {
         self.evaluate(place, score).num()
     }
 
     /// Whether a mask lets the score at a place count.
-    pub fn mask(&mut self, place: &Place) -> bool {
+    pub fn mask(&mut self, place: &ScoreIndices) -> bool {
         self.evaluate(place, R::ZERO).cond()
     }
 
@@ -361,7 +361,7 @@ impl Expression {
         &self,
         params: &[ParamValue],
         tensors: &dyn Tensors,
-        place: &Place,
+        place: &ScoreIndices,
         score: R,
     ) -> Result<Value<R>, ExpressionError> {
         Ok(Evaluator::new(self, params, tensors)?.evaluate(place, score))

@@ -42,7 +42,9 @@ pub use build::{At, Cond, Int, Num, Operand};
 pub use check::{Dependencies, MAX_NAME, MAX_NODES};
 pub use device::*;
 pub use error::{ExpressionError, Use};
-pub use evaluate::{Contiguous, Elements, Evaluator, NoTensors, ParamValue, Place, Tensors, Value};
+pub use evaluate::{
+    Contiguous, Elements, Evaluator, NoTensors, ParamValue, ScoreIndices, Tensors, Value,
+};
 pub use kept::{Kept, Pool};
 pub use mask_program::{MaskMapping, TooLong, mask_mapping, mask_program};
 pub use node::{

@@ -3,7 +3,7 @@
 use super::check::type_of;
 use super::{
     Binary, Bounds, Compare, Contiguous, ElementType, Elements, Expression, Id, Index, MAX_NODES,
-    MAX_RANK, Node, Param, ParamValue, Place, Precision, Tensor, Type, Unary,
+    MAX_RANK, Node, Param, ParamValue, Precision, ScoreIndices, Tensor, Type, Unary,
 };
 
 /// What an expression is for.
@@ -292,8 +292,8 @@ impl Sample {
     }
 
     /// A random place.
-    pub fn place(&mut self) -> Place {
-        let mut place = Place::default();
+    pub fn place(&mut self) -> ScoreIndices {
+        let mut place = ScoreIndices::default();
         for index in Index::ALL {
             place.set(index, self.random.below(300) as i32);
         }

@@ -1,4 +1,4 @@
-//! Rows that are appended to a cache or turned by their positions: where each goes, and which part of it a thread takes.
+//! Rows that are appended to a cache or rotated by their positions: where each goes, and which part of it a thread takes.
 //!
 //! Row i of a sequence goes to row `first + i` of the cache, and stands at that position. `first` is the sequence's length so far. It
 //! lies in device memory, where nobody has checked it. So a row of the cache or of a table is one only if it is there.

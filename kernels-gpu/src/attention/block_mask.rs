@@ -40,7 +40,7 @@ pub fn listed_of_column(state: u8, band: Blocks, column: u32, per_column: u32, l
 
 /// A block of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ListedBlock {
+pub struct SparseBlock {
     /// Which one: of keys in the forward pass, of queries in the backward pass.
     pub block: u32,
     /// Whether all pairs are visible, whatever the band says.
@@ -49,7 +49,7 @@ pub struct ListedBlock {
     pub rank: u32,
 }
 
-impl ListedBlock {
+impl SparseBlock {
     /// Whether a pair of the block is visible; false also for keys behind the sequence's end.
     #[inline(always)]
     pub fn keep(self, band: &Band, q_idx: u32, k_idx: u32) -> bool {
@@ -71,8 +71,8 @@ impl ListedBlock {
 
     /// From a list.
     #[inline(always)]
-    pub const fn from_words([block, rank]: [u32; 2]) -> ListedBlock {
-        ListedBlock {
+    pub const fn from_words([block, rank]: [u32; 2]) -> SparseBlock {
+        SparseBlock {
             block: block >> 1,
             is_full: block & 1 == 1,
             rank,
@@ -115,12 +115,12 @@ mod tests {
     #[test]
     fn a_block_is_read_as_it_was_written() {
         for is_full in [false, true] {
-            let listed = ListedBlock {
+            let listed = SparseBlock {
                 block: 77,
                 is_full,
                 rank: 5,
             };
-            assert_eq!(ListedBlock::from_words(listed.words()), listed);
+            assert_eq!(SparseBlock::from_words(listed.words()), listed);
         }
     }
 
@@ -135,9 +135,9 @@ mod tests {
             prefix: false,
         };
         let band = Band::new(8, 8, Window::new(8, 8, 0, 0), causal);
-        let listed = |is_full| ListedBlock {
+        let listed = |is_full| SparseBlock {
             is_full,
-            ..ListedBlock::default()
+            ..SparseBlock::default()
         };
         for (query, key) in (0..8).flat_map(|query| (0..12).map(move |key| (query, key))) {
             assert_eq!(listed(true).keep(&band, query, key), key < 8);

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A weight is kept where its byte is below a threshold. A patch is what lanes hold of two neighbouring fragments, of which two lanes have half
-//! each, whether queries or keys go down: see `kernels/dropout.rs`. The counter's first and third number are the same for all scores of a head, and they
+//! each, whether queries or keys go down: see `kernels/common/dropout.rs`. The counter's first and third number are the same for all scores of a head, and they
 //! alone are multiplied in the first of the ten rounds: [`Head`] is what that round leaves.
 
 /// The multipliers of the generator's two halves.

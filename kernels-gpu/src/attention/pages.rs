@@ -9,19 +9,19 @@ use super::divide;
 
 /// A place in the pages of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PageRow {
     /// Which page of the sequence: its entry in the table.
     pub slot: u32,
     /// Which row of the page.
     pub row: u32,
 }
 
-impl Place {
+impl PageRow {
     /// Of a row of the sequence.
     #[inline(always)]
-    pub fn of_row(row: u32, page_size: u32) -> Place {
+    pub fn of_row(row: u32, page_size: u32) -> PageRow {
         let slot = divide(row, page_size);
-        Place {
+        PageRow {
             slot,
             row: row - slot * page_size,
         }
@@ -71,9 +71,9 @@ mod tests {
     fn places_follow_the_rows() {
         for page_size in [1, 3, 16, 48, 256] {
             for step in [1, 8, 16] {
-                let mut place = Place::of_row(5, page_size);
+                let mut place = PageRow::of_row(5, page_size);
                 for row in (5..600).step_by(step as usize) {
-                    assert_eq!(place, Place::of_row(row, page_size));
+                    assert_eq!(place, PageRow::of_row(row, page_size));
                     assert_eq!(place.slot * page_size + place.row, row);
                     assert!(place.row < page_size);
                     place.advance(step, page_size);

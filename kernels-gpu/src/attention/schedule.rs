@@ -42,22 +42,22 @@ pub enum Direction {
 pub struct BackwardTile {
     /// Which tile of keys.
     pub k_block: u32,
-    /// Which (batch, KV head): `batch_idx · heads_k + head_idx`. Shares count as KV heads: see
-    /// [`crate::params::BackwardParams::n_shares`].
+    /// Which (batch, KV head): `batch_idx · heads_k + head_idx`. Splits count as KV heads: see
+    /// [`crate::params::BackwardParams::n_head_splits`].
     pub head: u32,
     /// In which order it visits query blocks.
     pub direction: Direction,
 }
 
 /// A place in the grouped order: `step` counts tiles of one head, `head` all heads, `group` the groups.
-struct Place {
+struct Position {
     step: u32,
     head: u32,
     group: u32,
 }
 
 #[inline(always)]
-fn place(schedule: &Schedule, idx: u32) -> Place {
+fn place(schedule: &Schedule, idx: u32) -> Position {
     let per_group = schedule.heads_per_group * schedule.tiles;
     let group = divide(idx, per_group);
     let first_head = group * schedule.heads_per_group;
@@ -69,7 +69,7 @@ fn place(schedule: &Schedule, idx: u32) -> Place {
     };
     let within = idx - group * per_group;
     let step = divide(within, heads);
-    Place {
+    Position {
         step,
         head: first_head + (within - step * heads),
         group,
@@ -130,20 +130,20 @@ pub fn backward(schedule: &Schedule, work: Work, tile_idx: u32) -> BackwardTile 
     }
 }
 
-/// The same where each KV head counts `n_shares` times: first come all heads' first shares, then all second ones. So a tile meets
-/// the one that it waits for, of the same keys and the share before, as late as can be.
+/// The same where each KV head counts `n_head_splits` times: first come all heads' first splits, then all second ones. So a tile meets
+/// the one that it waits for, of the same keys and the split before, as late as can be.
 #[inline(always)]
-pub fn backward_in_shares(
+pub fn backward_head_splits(
     schedule: &Schedule,
     work: Work,
     tile_idx: u32,
-    n_shares: u32,
+    n_head_splits: u32,
 ) -> BackwardTile {
     let tile = backward(schedule, work, tile_idx);
-    let kv_heads = divide(schedule.heads, n_shares);
-    let share = divide(tile.head, kv_heads);
+    let kv_heads = divide(schedule.heads, n_head_splits);
+    let split = divide(tile.head, kv_heads);
     BackwardTile {
-        head: (tile.head - share * kv_heads) * n_shares + share,
+        head: (tile.head - split * kv_heads) * n_head_splits + split,
         ..tile
     }
 }
@@ -157,9 +157,9 @@ pub struct QueryHeads {
     pub n: u32,
 }
 
-/// How the query heads of a KV head are divided into shares. These differ by one head at most: larger ones come first.
+/// How the query heads of a KV head are divided among tiles: head splits. These differ by one head at most: larger ones come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shares {
+pub struct HeadSplits {
     /// How many.
     pub n: u32,
     /// How many of them have a head more than the others; fewer than all.
@@ -168,20 +168,20 @@ pub struct Shares {
     pub heads: u32,
 }
 
-impl Shares {
-    /// The query heads of the share `head`: shares of all KV heads are counted, as in [`BackwardTile::head`].
+impl HeadSplits {
+    /// The query heads of the split `head`: splits of all KV heads are counted, as in [`BackwardTile::head`].
     #[inline(always)]
     pub fn query_heads(&self, head: u32) -> QueryHeads {
         let kv_head = divide(head, self.n);
-        let share = head - kv_head * self.n;
-        let before = if share < self.n_larger {
-            share
+        let split = head - kv_head * self.n;
+        let before = if split < self.n_larger {
+            split
         } else {
             self.n_larger
         };
         QueryHeads {
             first: head * self.heads + kv_head * self.n_larger + before,
-            n: self.heads + (share < self.n_larger) as u32,
+            n: self.heads + (split < self.n_larger) as u32,
         }
     }
 }
@@ -192,19 +192,19 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn shares_follow_one_another_and_differ_by_one_head_at_most() {
+    fn splits_follow_one_another_and_differ_by_one_head_at_most() {
         for (n, heads) in (1..9).flat_map(|n| (1..5).map(move |heads| (n, heads))) {
             for n_larger in 0..n {
-                let shares = Shares { n, n_larger, heads };
+                let splits = HeadSplits { n, n_larger, heads };
                 let group_size = n * heads + n_larger;
                 let mut next = 0;
                 for head in 0..3 * n {
-                    let QueryHeads { first, n: of_share } = shares.query_heads(head);
-                    assert_eq!(first, next, "{shares:?}");
-                    assert!(of_share == heads || of_share == heads + 1, "{shares:?}");
-                    next += of_share;
+                    let QueryHeads { first, n: of_split } = splits.query_heads(head);
+                    assert_eq!(first, next, "{splits:?}");
+                    assert!(of_split == heads || of_split == heads + 1, "{splits:?}");
+                    next += of_split;
                     if (head + 1) % n == 0 {
-                        assert_eq!(next, (head + 1) / n * group_size, "{shares:?}");
+                        assert_eq!(next, (head + 1) / n * group_size, "{splits:?}");
                     }
                 }
             }
@@ -306,11 +306,11 @@ mod tests {
         }
     }
 
-    /// Of heads that lie side by side, those of the first shares come first.
+    /// Of heads that lie side by side, those of the first splits come first.
     #[test]
     fn first_shares_come_first() {
-        for (kv_heads, n_shares) in (1..5).flat_map(|heads| (1..5).map(move |n| (heads, n))) {
-            let heads = kv_heads * n_shares;
+        for (kv_heads, n_head_splits) in (1..5).flat_map(|heads| (1..5).map(move |n| (heads, n))) {
+            let heads = kv_heads * n_head_splits;
             let schedule = Schedule {
                 tiles: 3,
                 heads_per_group: heads,
@@ -318,9 +318,9 @@ mod tests {
                 order: 0,
                 stride: 1,
             };
-            let expected = (0..n_shares)
-                .flat_map(|share| (0..kv_heads).map(move |head| head * n_shares + share));
-            let taken = |idx| backward_in_shares(&schedule, Work::Even, idx, n_shares);
+            let expected = (0..n_head_splits)
+                .flat_map(|split| (0..kv_heads).map(move |head| head * n_head_splits + split));
+            let taken = |idx| backward_head_splits(&schedule, Work::Even, idx, n_head_splits);
             assert!((0..heads).map(|idx| taken(idx).head).eq(expected));
             assert!((0..3 * heads).all(|idx| taken(idx).k_block == idx / heads));
         }

@@ -115,7 +115,7 @@ pub const fn merge() -> TileConfig {
     }
 }
 
-/// Rows appended to a cache or turned: four warps for 16 rows of one head. A row of head_dim 128 takes 8 lanes. Blocks are small, so that the
+/// Rows appended to a cache or rotated: four warps for 16 rows of one head. A row of head_dim 128 takes 8 lanes. Blocks are small, so that the
 /// few rows of a step of decoding are spread over several SMs.
 pub const fn append() -> TileConfig {
     TileConfig {

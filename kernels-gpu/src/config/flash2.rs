@@ -64,35 +64,35 @@ pub const fn forward(element_bytes: u32, head_dim: u32) -> TileConfig {
 }
 
 /// Warps of a block of flash2's forward kernel for few queries.
-pub const FEW_WARPS: u32 = 4;
+pub const DECODE_WARPS: u32 = 4;
 
 /// Stages of such a warp, each with 16 keys and values: while one is multiplied, the others arrive.
-pub const FEW_STAGES: u32 = 3;
+pub const DECODE_STAGES: u32 = 3;
 
 /// Forward for few queries: tiles of 16 rows, in which the queries of a group of heads are packed. Each warp has chunks of 16 keys of its own. At
 /// head_dim 128 two blocks fill the shared memory of an SM, and 128 KB are on their way.
-pub const fn forward_few(head_dim: u32) -> TileConfig {
+pub const fn forward_decode(head_dim: u32) -> TileConfig {
     let rows = 16;
     TileConfig {
-        threads: 32 * FEW_WARPS,
-        shared_bytes: FEW_WARPS * FEW_STAGES * 2 * rows * head_dim * HALF_BYTES,
+        threads: 32 * DECODE_WARPS,
+        shared_bytes: DECODE_WARPS * DECODE_STAGES * 2 * rows * head_dim * HALF_BYTES,
         blocks_per_sm: 2,
         block_q: rows,
-        block_k: rows * FEW_WARPS,
+        block_k: rows * DECODE_WARPS,
         launch_registers: 0,
         spill_bytes: 0,
     }
 }
 
 /// The same of keys and values in `e4m3`, which have half of the bytes: so as many are on their way.
-pub const FEW_E4M3_STAGES: u32 = 5;
+pub const DECODE_E4M3_STAGES: u32 = 5;
 
-/// As [`forward_few`], of keys and values in `e4m3`, and their scales.
-pub const fn forward_few_e4m3(head_dim: u32) -> TileConfig {
-    let few = forward_few(head_dim);
+/// As [`forward_decode`], of keys and values in `e4m3`, and their scales.
+pub const fn forward_decode_e4m3(head_dim: u32) -> TileConfig {
+    let few = forward_decode(head_dim);
     let scales = 4;
     TileConfig {
-        shared_bytes: FEW_WARPS * FEW_E4M3_STAGES * 2 * few.block_q * (head_dim + scales),
+        shared_bytes: DECODE_WARPS * DECODE_E4M3_STAGES * 2 * few.block_q * (head_dim + scales),
         ..few
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::fault::{Access, Place};
+use super::fault::{Access, MemoryLocation};
 
 /// What went wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub enum Asynchronous {
         /// The instruction.
         access: Access,
         /// Where it looks for one.
-        place: Place,
+        place: MemoryLocation,
     },
     /// A load, store or second `init` of the bytes of an mbarrier.
     MbarrierTouched {
@@ -22,14 +22,14 @@ pub enum Asynchronous {
         /// Where the barrier was made.
         init: Access,
         /// Where it lies.
-        place: Place,
+        place: MemoryLocation,
     },
     /// More arrivals in one phase than the mbarrier was made for.
     TooManyArrivals {
         /// The arrival.
         access: Access,
         /// The mbarrier.
-        place: Place,
+        place: MemoryLocation,
         /// For how many it was made.
         count: u32,
     },
@@ -43,7 +43,7 @@ pub enum Asynchronous {
         /// The fence.
         fence: &'static str,
         /// Where they meet.
-        place: Place,
+        place: MemoryLocation,
     },
     /// A tensor map in global memory, which the copy engine may see as it was before it was last written.
     TensorMapUnfenced {
@@ -54,7 +54,7 @@ pub enum Asynchronous {
         /// The fence that is not there, or stands in the wrong place.
         fence: &'static str,
         /// The map.
-        place: Place,
+        place: MemoryLocation,
     },
     /// Accumulators that were read for arithmetic, written or moved apart between a product and the wait for it.
     AccumulatorTouched {

@@ -1,7 +1,7 @@
 //! Who knows of what: the order of accesses, by vector clocks.
 //!
 //! A warp's clock advances where all its lanes meet in memory: `bar.warp.sync`, the barriers of a block, the wait for
-//! products. An access is stamped with it. Of its own block a warp knows, per warp, up to which clock everything is
+//! products. An access is profiled with it. Of its own block a warp knows, per warp, up to which clock everything is
 //! ordered before it. A single lane that releases or acquires, at a barrier in shared memory or through global memory,
 //! does so for itself: the warp's `sub` clock, which advances with every lane's release, tells its accesses before the
 //! release from those after it. So what was acquired is known per lane, too; it becomes the warp's where the lanes next

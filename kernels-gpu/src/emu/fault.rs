@@ -60,7 +60,7 @@ impl fmt::Display for Access {
 
 /// A place in one of the memories.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum MemoryLocation {
     /// Byte offset from the beginning of the block's shared memory; negative: before it.
     Shared(i64),
     /// Byte offset into a buffer of global memory.
@@ -74,14 +74,14 @@ pub enum Place {
     Address(u64),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for MemoryLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Shared(offset) => write!(f, "shared memory, byte {offset}"),
-            Place::Global { buffer, offset } => {
+            MemoryLocation::Shared(offset) => write!(f, "shared memory, byte {offset}"),
+            MemoryLocation::Global { buffer, offset } => {
                 write!(f, "global buffer `{buffer}`, byte {offset}")
             }
-            Place::Address(address) => write!(f, "global address {address:#x}"),
+            MemoryLocation::Address(address) => write!(f, "global address {address:#x}"),
         }
     }
 }
@@ -122,7 +122,7 @@ pub enum Kind {
         /// The access.
         access: Access,
         /// Where it begins.
-        place: Place,
+        place: MemoryLocation,
         /// How many bytes it touches.
         bytes: u32,
         /// How many bytes there are.
@@ -133,7 +133,7 @@ pub enum Kind {
         /// The access.
         access: Access,
         /// Where it begins.
-        place: Place,
+        place: MemoryLocation,
         /// What the address must be a multiple of.
         alignment: u32,
     },
@@ -142,7 +142,7 @@ pub enum Kind {
         /// The read.
         access: Access,
         /// The first byte that was not written.
-        place: Place,
+        place: MemoryLocation,
     },
     /// An access to the destination of a copy that has not been waited for.
     InFlight {
@@ -151,14 +151,14 @@ pub enum Kind {
         /// The copy.
         copy: Access,
         /// Where they meet.
-        place: Place,
+        place: MemoryLocation,
     },
     /// A write to a buffer that was registered as input.
     ReadOnly {
         /// The write.
         access: Access,
         /// Where it goes.
-        place: Place,
+        place: MemoryLocation,
     },
     /// Two accesses, at least one of them a write, that nothing orders.
     Race {
@@ -167,7 +167,7 @@ pub enum Kind {
         /// The other.
         later: Access,
         /// Where they meet.
-        place: Place,
+        place: MemoryLocation,
     },
     /// Lanes of a warp that came to different instructions, each of which wants all lanes.
     Divergence {

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use super::asynchronous::Asynchronous;
 use super::block::{Actor, Block, Parts};
 use super::clock::{ENGINE, MOST_MBARRIERS, Stamp};
-use super::fault::{Fault, Kind, Place};
+use super::fault::{Fault, Kind, MemoryLocation};
 use super::knowledge::Knowledge;
 use super::machine::{LANES, Machine, Who};
 use super::shared::BASE;
@@ -98,8 +98,8 @@ impl Mbarrier {
 #[derive(Default)]
 pub(super) struct Mbarriers(BTreeMap<u32, Mbarrier>);
 
-fn place(address: u32) -> Place {
-    Place::Shared(i64::from(address) - i64::from(BASE))
+fn place(address: u32) -> MemoryLocation {
+    MemoryLocation::Shared(i64::from(address) - i64::from(BASE))
 }
 
 impl Mbarriers {

@@ -8,7 +8,7 @@
 use std::marker::PhantomData;
 
 use super::block::Actor;
-use super::fault::{Fault, Kind, Place};
+use super::fault::{Fault, Kind, MemoryLocation};
 use super::knowledge::Knowledge;
 use super::shadow::Shadow;
 use super::tensor_map::{Lacks, Released};
@@ -124,7 +124,7 @@ impl Buffers {
                 .any(|buffer| buffer.offset(addr, 1).is_some())
     }
 
-    pub fn place(&self, addr: u64) -> (Place, u64) {
+    pub fn place(&self, addr: u64) -> (MemoryLocation, u64) {
         let nearest = self
             .buffers
             .iter()
@@ -134,13 +134,13 @@ impl Buffers {
             Some(Buffer {
                 name, start, bytes, ..
             }) => (
-                Place::Global {
+                MemoryLocation::Global {
                     buffer: name.clone(),
                     offset: addr - start,
                 },
                 *bytes,
             ),
-            None => (Place::Address(addr & OWN), 0),
+            None => (MemoryLocation::Address(addr & OWN), 0),
         }
     }
 
@@ -228,7 +228,7 @@ impl Buffers {
         match &mut buffer.shadow {
             Some(shadow) => shadow.write(actor, &buffer.name, offset, bytes, strength),
             None => {
-                let place = Place::Global {
+                let place = MemoryLocation::Global {
                     buffer: buffer.name.clone(),
                     offset,
                 };

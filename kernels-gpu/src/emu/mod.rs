@@ -86,7 +86,7 @@ pub(crate) mod warpgroup;
 pub(crate) mod wgmma;
 
 pub use asynchronous::Asynchronous;
-pub use fault::{Access, Fault, Kind, Place, Thread, Waiting};
+pub use fault::{Access, Fault, Kind, MemoryLocation, Thread, Waiting};
 pub use memory::{GlobalMemory, Plain};
 
 use ferroflash_expression::Kept;

@@ -5,8 +5,8 @@ use std::ptr;
 
 use ferroflash_expression::ptx::Edit;
 use ferroflash_expression::{
-    Dependencies, ElementType, Evaluator, Expression, Index, MAX_RANK, Node, ParamValue, Place,
-    ScoreTensor, Tensors, Type,
+    Dependencies, ElementType, Evaluator, Expression, Index, MAX_RANK, Node, ParamValue,
+    ScoreIndices, ScoreTensor, Tensors, Type,
 };
 
 use super::global;
@@ -160,7 +160,7 @@ pub(crate) fn shows(n: usize) -> [bool; 4] {
 }
 
 /// The indices of a score.
-fn place(scores: &Scores, row: u32, column: u32) -> Place {
+fn place(scores: &Scores, row: u32, column: u32) -> ScoreIndices {
     let (q, k) = match scores.rows {
         ScoreRows::Queries => (row, column),
         ScoreRows::Keys => (column, row),
@@ -176,7 +176,7 @@ fn place(scores: &Scores, row: u32, column: u32) -> Place {
         (Index::SeqlenK, tile.seqlen_k),
     ]
     .into_iter()
-    .fold(Place::default(), |place, (index, value)| {
+    .fold(ScoreIndices::default(), |place, (index, value)| {
         place.with(index, value as i32)
     })
 }

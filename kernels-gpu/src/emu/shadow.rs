@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::asynchronous::Asynchronous;
 use super::block::Actor;
 use super::clock::Stamp;
-use super::fault::{Fault, Kind, Place};
+use super::fault::{Fault, Kind, MemoryLocation};
 use super::knowledge::Knowledge;
 use super::memory::Strength;
 use super::proxy::Proxy;
@@ -149,7 +149,7 @@ impl Element {
         &self,
         unordered: Option<&Stamp>,
         actor: &Actor,
-        place: impl Fn() -> Place,
+        place: impl Fn() -> MemoryLocation,
     ) -> Result<(), Fault> {
         if let Some(earlier) = unordered {
             return Err(Kind::Race {
@@ -323,7 +323,7 @@ impl Shadow {
     ) -> Result<(), Fault> {
         for index in self.indices(offset, bytes) {
             let unit = self.unit;
-            let place = || Place::Global {
+            let place = || MemoryLocation::Global {
                 buffer: name.to_owned(),
                 offset: index * unit,
             };
@@ -354,7 +354,7 @@ impl Shadow {
     ) -> Result<(), Fault> {
         for index in self.indices(offset, bytes) {
             let unit = self.unit;
-            let place = || Place::Global {
+            let place = || MemoryLocation::Global {
                 buffer: name.to_owned(),
                 offset: index * unit,
             };

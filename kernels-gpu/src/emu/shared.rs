@@ -7,7 +7,7 @@ use super::Checks;
 use super::asynchronous::Asynchronous;
 use super::block::{Actor, Fences};
 use super::clock::Stamp;
-use super::fault::{Fault, Kind, Place};
+use super::fault::{Fault, Kind, MemoryLocation};
 use reads::Reads;
 
 pub(super) use lasting::Reader;
@@ -117,7 +117,7 @@ impl Shared {
             alignment,
         } = piece;
         let offset = i64::from(addr) - i64::from(BASE);
-        let place = Place::Shared(offset);
+        let place = MemoryLocation::Shared(offset);
         if offset < 0 || offset + i64::from(bytes) > self.data.len() as i64 {
             let size = self.data.len() as u64;
             return Err(Kind::OutOfBounds {
@@ -243,7 +243,7 @@ impl Shared {
                 return Err(Kind::Race {
                     earlier: earlier.access(),
                     later: actor.access(),
-                    place: Place::Shared((granule * GRANULE) as i64),
+                    place: MemoryLocation::Shared((granule * GRANULE) as i64),
                 }
                 .into());
             }
@@ -252,7 +252,7 @@ impl Shared {
     }
 
     fn refuse(&self, actor: &Actor, granule: usize, state: State) -> Fault {
-        let place = Place::Shared((granule * GRANULE) as i64);
+        let place = MemoryLocation::Shared((granule * GRANULE) as i64);
         let (access, earlier) = (actor.access(), &self.writes[granule]);
         match state {
             State::Fresh => Kind::Uninitialised { access, place },
@@ -280,7 +280,7 @@ impl Shared {
             access: actor.access(),
             earlier: self.writes[granule].access(),
             fence: "fence.proxy.async",
-            place: Place::Shared((granule * GRANULE) as i64),
+            place: MemoryLocation::Shared((granule * GRANULE) as i64),
         }
         .into()
     }

@@ -41,7 +41,7 @@ pub(crate) struct Product {
     pub b: Descriptor,
     pub major_b: u32,
     pub bf16: bool,
-    pub add: bool,
+    pub accumulate: bool,
 }
 
 /// What accumulators hold to which nobody gave a value: a NaN, and not one of those that products in flight leave.
@@ -94,8 +94,10 @@ pub(crate) fn multiply(instruction: &'static str, d: &mut [f32], product: Produc
         Left::Shared(Descriptor { low, high }, major) => ([low, high, 0, 0], major),
         Left::Registers(registers) => (registers, 2),
     };
-    let kind =
-        u32::from(product.add) | u32::from(product.bf16) << 1 | product.major_b << 2 | source << 3;
+    let kind = u32::from(product.accumulate)
+        | u32::from(product.bf16) << 1
+        | product.major_b << 2
+        | source << 3;
     let operands = [
         held,
         product.b.low,
@@ -203,7 +205,7 @@ fn begin(
         a,
         b,
         major_b,
-        add: if product.add {
+        add: if product.accumulate {
             Add::Adds
         } else {
             Add::Replaces

@@ -1,40 +1,33 @@
 //! The kernels, as the papers write them.
+//!
+//! | module | what |
+//! |---|---|
+//! | `forward` | O and lse: flash2 (`sm80`), flash3 (`sm90`), `decode`, multi-head latent attention (`mla`) |
+//! | `backward` | dQ, dK, dV, and gradients of sinks and of tensors that scores read |
+//! | `varlen` | sequences with lengths of their own, and the list of their tiles |
+//! | `block_sparse` | block masks: the map, and the lists of blocks that it leaves |
+//! | `merge` | results over parts of the keys put together; split-KV's last kernel |
+//! | `append` | rows of a KV cache, and rotary embeddings |
+//! | `standard`, `papers` | attention that stores its scores; flash1 as its paper has it |
+//! | `common` | dropout, expressions of scores, time stamps |
 
 pub mod forward;
 
 pub mod backward;
 
-pub mod standard;
+pub mod varlen;
 
-pub mod clear;
-
-pub mod combine;
+pub mod block_sparse;
 
 pub mod merge;
 
 pub mod append;
 
-mod partial;
+pub mod standard;
 
-mod scores;
+pub mod papers;
 
-mod dropout;
-
-pub mod sink_gradient;
-
-pub mod tensor_gradient;
-
-pub mod tile_list;
-
-mod blocks;
-
-mod lengths;
-
-pub mod block_list;
-
-pub mod mask_map;
-
-pub mod stamps;
+pub mod common;
 
 pub mod probes;
 

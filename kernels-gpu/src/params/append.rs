@@ -8,7 +8,7 @@ pub const HALVES: u32 = 0;
 /// [`RotaryParams::pairs`]: elements 2i and 2i + 1 form pair i.
 pub const INTERLEAVED: u32 = 1;
 
-/// How rows are turned by their positions.
+/// How rows are rotated by their positions.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RotaryParams {
@@ -18,11 +18,11 @@ pub struct RotaryParams {
     pub sin: u64,
     /// Positions that the tables have. A row that stands at none of them is not written.
     pub n_positions: u32,
-    /// Pairs of a row; 0: rows are not turned.
+    /// Pairs of a row; 0: rows are not rotated.
     pub n_pairs: u32,
     /// [`HALVES`] or [`INTERLEAVED`].
     pub pairs: u32,
-    /// 1: rows are turned forth; −1: back, by the negative angle.
+    /// 1: rows are rotated forth; −1: back, by the negative angle.
     pub sin_sign: f32,
 }
 
@@ -64,9 +64,9 @@ pub struct KvCache {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AppendParams {
-    /// Rows to be turned: those of q, or of a tensor alone. Without an address, those of `q_out` are turned where they lie.
+    /// Rows to be rotated: those of q, or of a tensor alone. Without an address, those of `q_out` are rotated where they lie.
     pub q: TensorView,
-    /// Output: these rows turned.
+    /// Output: these rows rotated.
     pub q_out: TensorView,
     /// New rows of k.
     pub k_new: TensorView,
@@ -74,7 +74,7 @@ pub struct AppendParams {
     pub v_new: TensorView,
     /// Output: the cache.
     pub cache: KvCache,
-    /// How q and k are turned.
+    /// How q and k are rotated.
     pub rotary: RotaryParams,
     /// Which rows there are.
     pub rows: NewRows,
@@ -86,7 +86,7 @@ pub struct AppendParams {
     pub heads_k: u32,
     /// Columns; a multiple of 8.
     pub head_dim: u32,
-    /// 1: rows are appended to a cache. 0: a tensor is turned, and that is all.
+    /// 1: rows are appended to a cache. 0: a tensor is rotated, and that is all.
     pub appends: u32,
 }
 

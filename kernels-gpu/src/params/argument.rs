@@ -77,9 +77,9 @@ pub enum Argument {
     O2,
     /// Row statistics of the second part of the keys.
     Lse2,
-    /// Rows to be turned by their positions; of the backward pass, the gradient of the turned rows.
+    /// Rows to be rotated by their positions; of the backward pass, the gradient of the rotated rows.
     X,
-    /// The same rows, turned.
+    /// The same rows, rotated.
     Y,
     /// Where each sequence's rows of x begin, and where the last one's end.
     CuSeqlens,
@@ -89,7 +89,7 @@ pub enum Argument {
     KNew,
     /// Rows of v that are appended to a cache.
     VNew,
-    /// Queries turned by their positions.
+    /// Queries rotated by their positions.
     QOut,
     /// Cache of keys.
     KCache,

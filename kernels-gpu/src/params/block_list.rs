@@ -2,7 +2,7 @@
 
 use super::{BlockMap, Shape, Window};
 
-/// What a block mask leaves of each tile's blocks, in the workspace: [`crate::kernels::block_list`] makes it. The address is 0 where
+/// What a block mask leaves of each tile's blocks, in the workspace: [`crate::kernels::block_sparse::list`] makes it. The address is 0 where
 /// there is no block mask.
 ///
 /// A map is that of a (batch, head), or of several that share it; maps lie one behind the other as the caller's do.

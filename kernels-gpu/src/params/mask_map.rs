@@ -1,4 +1,4 @@
-//! What the kernel is given that maps what a mask expression hides: see [`crate::kernels::mask_map`].
+//! What the kernel is given that maps what a mask expression hides: see [`crate::kernels::block_sparse::mask_map`].
 
 use core::mem::offset_of;
 

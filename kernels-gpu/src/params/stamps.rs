@@ -1,4 +1,4 @@
-//! What the stamped kernels record of each tile, for a profile: see [`crate::variants::STAMPED`].
+//! What the profiled kernels record of each tile, for a profile: see [`crate::variants::PROFILED`].
 
 /// A moment, by both clocks of a GPU.
 #[repr(C)]
@@ -12,7 +12,7 @@ pub struct Moment {
 
 /// A record: which block of threads worked on a tile, and when. All zeros where nobody did.
 ///
-/// One thread of the block writes it. Which moments begin and end a tile, the kernels say: [`crate::kernels::stamps`].
+/// One thread of the block writes it. Which moments begin and end a tile, the kernels say: [`crate::kernels::common::stamps`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
@@ -20,7 +20,7 @@ pub struct Stamp {
     pub block: u32,
     /// `%smid`: the multiprocessor that it ran on.
     pub sm: u32,
-    /// (batch, head) of the tile, as the schedule counts them: of q forward, of k backward, where shares of one count each.
+    /// (batch, head) of the tile, as the schedule counts them: of q forward, of k backward, where head splits of one count each.
     pub head: u32,
     /// Which tile of the head: of queries forward, of keys backward.
     pub tile: u32,

@@ -55,12 +55,16 @@ pub fn lengths() -> bool {
     constant!(Lengths, "lengths", "mov.u32 {x}, ferroflash_spec_lengths;")
 }
 
-/// `mov.u32 r, ferroflash_spec_shares`: [`Constant::Shares`].
+/// `mov.u32 r, ferroflash_spec_head_splits`: [`Constant::HeadSplits`].
 ///
 /// PTX 1.0, sm_10.
 #[inline(always)]
-pub fn shares() -> bool {
-    constant!(Shares, "shares", "mov.u32 {x}, ferroflash_spec_shares;")
+pub fn head_splits() -> bool {
+    constant!(
+        HeadSplits,
+        "head_splits",
+        "mov.u32 {x}, ferroflash_spec_head_splits;"
+    )
 }
 
 /// `mov.u32 r, ferroflash_spec_prefix`: [`Constant::Prefix`].

@@ -30,13 +30,13 @@ pub enum Major {
 
 /// The accumulators of a product of 64 × N, `N / 8` fragments, as an operand of `wgmma`.
 pub trait Wgmma {
-    /// No instruction: accumulators that hold whatever their registers do, for a product that drops it (`add` = 0).
+    /// No instruction: accumulators that hold whatever their registers do, for a product that drops it (`accumulate` = 0).
     ///
     /// Zeros would be written to the registers, and where that happens beside products in flight, `ptxas` lets no two
     /// products run at once.
     fn undefined() -> Self;
 
-    /// `wgmma.mma_async.sync.aligned` of k = 16 with both operands in shared memory; what the accumulators held is kept where `add` is
+    /// `wgmma.mma_async.sync.aligned` of k = 16 with both operands in shared memory; what the accumulators held is kept where `accumulate` is
     /// 1, dropped where it is 0.
     ///
     /// PTX 8.0, sm_90a.
@@ -47,7 +47,7 @@ pub trait Wgmma {
         &mut self,
         a: Descriptor,
         b: Descriptor,
-        add: u32,
+        accumulate: u32,
     );
 
     /// The same with A in registers: the fragments of `mma.m16n8k16`, each warp its 16 rows.
@@ -60,7 +60,7 @@ pub trait Wgmma {
         &mut self,
         a: [u32; 4],
         b: Descriptor,
-        add: u32,
+        accumulate: u32,
     );
 
     /// `wgmma.wait_group.sync.aligned PENDING`: waits until all but the last `PENDING` groups are done; if these accumulators belong
@@ -120,9 +120,9 @@ pub unsafe fn wgmma_commit_group() {
 /// `wgmma.mma_async.sync.aligned.…` on the accumulators `$d`, of the shape and types that `$instruction` names.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! instruction {
-    ($d:ident [$first:literal $($n:literal)*] $add:ident, $instruction:expr, $prepare:literal, $tail:literal, $($operands:tt)*) => {
+    ($d:ident [$first:literal $($n:literal)*] $accumulate:ident, $instruction:expr, $prepare:literal, $tail:literal, $($operands:tt)*) => {
         ptx!(
-            "{{ .reg .pred p; .reg .b64 a, b; setp.ne.u32 p, {add}, 0; mov.b64 b, {{{b0}, {b1}}};",
+            "{{ .reg .pred p; .reg .b64 a, b; setp.ne.u32 p, {accumulate}, 0; mov.b64 b, {{{b0}, {b1}}};",
             $prepare,
             concat!("wgmma.mma_async.sync.aligned.", $instruction, " {{"),
             "{}, {}, {}, {}",
@@ -132,7 +132,7 @@ macro_rules! instruction {
             inout(reg32) $d[$first][2], inout(reg32) $d[$first][3],
             $(inout(reg32) $d[$n][0], inout(reg32) $d[$n][1],
               inout(reg32) $d[$n][2], inout(reg32) $d[$n][3],)*
-            add = in(reg32) $add,
+            accumulate = in(reg32) $accumulate,
             $($operands)*
             options(nostack)
         )
@@ -150,8 +150,8 @@ macro_rules! nothing {
 /// Both operands in shared memory.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! wgmma_ss {
-    ($d:ident $n:tt $add:ident, $instruction:expr, $a:ident, $b:ident, [$major_a:ident $major_b:ident]) => {
-        instruction!($d $n $add, $instruction, "mov.b64 a, {{{a0}, {a1}}};", "}}, a, b, p, 1, 1, {major_a}, {major_b}; }}",
+    ($d:ident $n:tt $accumulate:ident, $instruction:expr, $a:ident, $b:ident, [$major_a:ident $major_b:ident]) => {
+        instruction!($d $n $accumulate, $instruction, "mov.b64 a, {{{a0}, {a1}}};", "}}, a, b, p, 1, 1, {major_a}, {major_b}; }}",
             a0 = in(reg32) $a.low, a1 = in(reg32) $a.high, b0 = in(reg32) $b.low, b1 = in(reg32) $b.high,
             major_a = const $major_a, major_b = const $major_b,)
     };
@@ -160,8 +160,8 @@ macro_rules! wgmma_ss {
 /// A in registers.
 #[cfg(target_arch = "nvptx64")]
 macro_rules! wgmma_rs {
-    ($d:ident $n:tt $add:ident, $instruction:expr, $a:ident, $b:ident, [$major_b:ident]) => {
-        instruction!($d $n $add, $instruction, "", "}}, {{{a0}, {a1}, {a2}, {a3}}}, b, p, 1, 1, {major_b}; }}",
+    ($d:ident $n:tt $accumulate:ident, $instruction:expr, $a:ident, $b:ident, [$major_b:ident]) => {
+        instruction!($d $n $accumulate, $instruction, "", "}}, {{{a0}, {a1}, {a2}, {a3}}}, b, p, 1, 1, {major_b}; }}",
             a0 = in(reg32) $a[0], a1 = in(reg32) $a[1], a2 = in(reg32) $a[2], a3 = in(reg32) $a[3],
             b0 = in(reg32) $b.low, b1 = in(reg32) $b.high, major_b = const $major_b,)
     };
@@ -182,9 +182,9 @@ macro_rules! width {
                 &mut self,
                 a: Descriptor,
                 b: Descriptor,
-                add: u32,
+                accumulate: u32,
             ) {
-                width!(self $indices wgmma_ss, $columns, a, b, add, [MAJOR_A MAJOR_B]);
+                width!(self $indices wgmma_ss, $columns, a, b, accumulate, [MAJOR_A MAJOR_B]);
             }
 
             #[inline(always)]
@@ -193,9 +193,9 @@ macro_rules! width {
                 &mut self,
                 a: [u32; 4],
                 b: Descriptor,
-                add: u32,
+                accumulate: u32,
             ) {
-                width!(self $indices wgmma_rs, $columns, a, b, add, [MAJOR_B]);
+                width!(self $indices wgmma_rs, $columns, a, b, accumulate, [MAJOR_B]);
             }
 
             #[inline(always)]
@@ -205,19 +205,19 @@ macro_rules! width {
             }
         }
     };
-    ($d:ident $indices:tt $form:ident, $columns:literal, $a:ident, $b:ident, $add:ident, $majors:tt) => {
+    ($d:ident $indices:tt $form:ident, $columns:literal, $a:ident, $b:ident, $accumulate:ident, $majors:tt) => {
         #[cfg(target_arch = "nvptx64")]
         {
             if E::is_bf16() {
-                $form!($d $indices $add, concat!("m64n", $columns, "k16.f32.bf16.bf16"), $a, $b, $majors);
+                $form!($d $indices $accumulate, concat!("m64n", $columns, "k16.f32.bf16.bf16"), $a, $b, $majors);
             } else {
-                $form!($d $indices $add, concat!("m64n", $columns, "k16.f32.f16.f16"), $a, $b, $majors);
+                $form!($d $indices $accumulate, concat!("m64n", $columns, "k16.f32.f16.f16"), $a, $b, $majors);
             }
         }
         #[cfg(not(target_arch = "nvptx64"))]
         {
             let (a, major_b) = width!(@operands $form $a $majors);
-            let product = wgmma::Product { a, b: $b, major_b, bf16: E::is_bf16(), add: $add != 0 };
+            let product = wgmma::Product { a, b: $b, major_b, bf16: E::is_bf16(), accumulate: $accumulate != 0 };
             wgmma::multiply("wgmma.mma_async", $d.as_flattened_mut(), product);
         }
     };

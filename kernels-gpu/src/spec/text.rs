@@ -5,7 +5,7 @@ use std::fmt;
 use std::mem::offset_of;
 
 use ferroflash_expression::ptx::{
-    BLOCK_APART, Edit, Places, Program, RowTerms, ScoreRows, SpliceError, WriteError, reached,
+    BLOCK_APART, Edit, ParamOffsets, Program, RowTerms, ScoreRows, SpliceError, WriteError, reached,
 };
 
 use super::{Constant, PLACEHOLDER, Spec};
@@ -116,8 +116,8 @@ pub fn of_variant(
 }
 
 /// Where the values of a launch lie in its parameters.
-fn places(scale: usize, score: usize) -> Places {
-    Places {
+fn places(scale: usize, score: usize) -> ParamOffsets {
+    ParamOffsets {
         scale: (scale + offset_of!(Scale, scale)) as u32,
         inverse_unit: (score + offset_of!(ScoreParams, inverse_unit)) as u32,
         params: (score + offset_of!(ScoreParams, values)) as u32,

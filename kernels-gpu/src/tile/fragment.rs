@@ -5,7 +5,7 @@
 
 /// A place in a fragment or tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct Coord {
     /// Row.
     pub row: u32,
     /// Column.
@@ -14,15 +14,15 @@ pub struct Place {
 
 /// Where the accumulator's element `idx` (0 .. 4) of this lane lies in its 16 × 8 tile.
 #[inline(always)]
-pub const fn accumulator(lane: u32, idx: u32) -> Place {
-    Place {
+pub const fn accumulator(lane: u32, idx: u32) -> Coord {
+    Coord {
         row: lane / 4 + (idx / 2) * 8,
         col: (lane % 4) * 2 + idx % 2,
     }
 }
 
 /// The lane and element that hold this place of a 16 × 8 accumulator tile: the inverse of [`accumulator`].
-pub const fn accumulator_holder(place: Place) -> (u32, u32) {
+pub const fn accumulator_holder(place: Coord) -> (u32, u32) {
     (
         place.row % 8 * 4 + place.col / 2,
         place.row / 8 * 2 + place.col % 2,
@@ -33,8 +33,8 @@ pub const fn accumulator_holder(place: Place) -> (u32, u32) {
 /// points at, and which half of the columns. Gives the A operand of `mma` from `A[m][k]` (registers in order), and,
 /// transposed, the B operand of two `mma` from `B[k][n]`: registers 0 and 1 for columns 0 .. 8, 2 and 3 for 8 .. 16.
 #[inline(always)]
-pub const fn rows_then_columns(lane: u32) -> Place {
-    Place {
+pub const fn rows_then_columns(lane: u32) -> Coord {
+    Coord {
         row: lane % 16,
         col: lane / 16,
     }
@@ -43,8 +43,8 @@ pub const fn rows_then_columns(lane: u32) -> Place {
 /// As [`rows_then_columns`] with the second and third matrix exchanged. Gives the B operand of two `mma` from
 /// `B[n][k]`: registers 0 and 1 for rows 0 .. 8, 2 and 3 for 8 .. 16; and, transposed, the A operand from `A[k][m]`.
 #[inline(always)]
-pub const fn columns_then_rows(lane: u32) -> Place {
-    Place {
+pub const fn columns_then_rows(lane: u32) -> Coord {
+    Coord {
         row: lane % 8 + lane / 16 * 8,
         col: lane / 8 % 2,
     }

@@ -301,7 +301,7 @@ impl OnlineSoftmax {
     /// # Safety
     /// Warp-collective.
     #[inline(always)]
-    pub unsafe fn finish<O: Accumulator>(&self, o: &mut O) -> RowValues {
+    pub unsafe fn finalize<O: Accumulator>(&self, o: &mut O) -> RowValues {
         let mut lse = [[0.0; 2]; MAX_M];
         for m in 0..O::M {
             for half in 0..2 {

@@ -106,7 +106,7 @@ pub trait WarpgroupTile: Accumulator + Sized {
         steps: u32,
     ) -> Pending<'_, Self> {
         // SAFETY: the caller's contract.
-        unsafe { self.begin_addition_ss::<E>(Left::Columns(a), b, steps, 0) }
+        unsafe { self.begin_accumulate_ss::<E>(Left::Columns(a), b, steps, 0) }
     }
 
     /// Begins `self = Aᵀ Bᵀ`, both stored by rows, over `16 · steps` rows of A and columns of B; A has 64 columns.
@@ -120,28 +120,28 @@ pub trait WarpgroupTile: Accumulator + Sized {
         steps: u32,
     ) -> Pending<'_, Self>;
 
-    /// Begins `self = A B`, or `self += A B` where `add` is 1: A in registers, B stored by rows.
+    /// Begins `self = A B`, or `self += A B` where `accumulate` is 1: A in registers, B stored by rows.
     ///
     /// # Safety
     /// As [`WarpgroupTile::begin_product`]; A stays, too.
-    unsafe fn begin_addition<'a, E: Element, P: Packed>(
+    unsafe fn begin_accumulate<'a, E: Element, P: Packed>(
         &'a mut self,
         a: &'a P,
         b: BoxedTile,
         steps: u32,
-        add: u32,
+        accumulate: u32,
     ) -> Pending<'a, Self>;
 
     /// The same with A in shared memory.
     ///
     /// # Safety
     /// As [`WarpgroupTile::begin_product`].
-    unsafe fn begin_addition_ss<E: Element>(
+    unsafe fn begin_accumulate_ss<E: Element>(
         &mut self,
         a: Left,
         b: BoxedTile,
         steps: u32,
-        add: u32,
+        accumulate: u32,
     ) -> Pending<'_, Self>;
 
     /// [`Pending::wait`], of whose product this tile is the accumulators.
@@ -249,12 +249,12 @@ where
 
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-    unsafe fn begin_addition<'a, E: Element, P: Packed>(
+    unsafe fn begin_accumulate<'a, E: Element, P: Packed>(
         &'a mut self,
         a: &'a P,
         b: BoxedTile,
         steps: u32,
-        add: u32,
+        accumulate: u32,
     ) -> Pending<'a, Self> {
         // SAFETY: the caller's contract.
         unsafe {
@@ -264,7 +264,7 @@ where
                 self.fragments_mut().multiply_rs::<E, { Major::Mn as u32 }>(
                     [left[0], left[1], right[0], right[1]],
                     b.along_rows(k),
-                    if k == 0 { add } else { 1 },
+                    if k == 0 { accumulate } else { 1 },
                 );
             }
             wgmma_commit_group();
@@ -274,32 +274,32 @@ where
 
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-    unsafe fn begin_addition_ss<E: Element>(
+    unsafe fn begin_accumulate_ss<E: Element>(
         &mut self,
         a: Left,
         b: BoxedTile,
         steps: u32,
-        add: u32,
+        accumulate: u32,
     ) -> Pending<'_, Self> {
         // SAFETY: the caller's contract.
         unsafe {
             wgmma_fence();
             for k in 0..steps {
                 let (acc, b) = (self.fragments_mut(), b.along_rows(k));
-                let add = if k == 0 { add } else { 1 };
+                let accumulate = if k == 0 { accumulate } else { 1 };
                 match a {
                     Left::Rows(a) => {
                         acc.multiply_ss::<E, { Major::K as u32 }, { Major::Mn as u32 }>(
                             a.along_columns(k),
                             b,
-                            add,
+                            accumulate,
                         );
                     }
                     Left::Columns(a) => {
                         acc.multiply_ss::<E, { Major::Mn as u32 }, { Major::Mn as u32 }>(
                             a.along_rows(k),
                             b,
-                            add,
+                            accumulate,
                         );
                     }
                 }

@@ -1,7 +1,7 @@
 //! Which columns of tensors a kernel serves.
 
 use super::{Dtype, Kind, Variant};
-use crate::config::LATENT_COLUMNS;
+use crate::config::MLA_COLUMNS;
 use crate::spec::Constant;
 
 /// Which head_dims a kernel serves: every multiple of a number up to another.
@@ -46,7 +46,7 @@ impl Variant {
         };
         let most = match (self.kind, self.head_dim) {
             (_, Some(compiled)) => compiled,
-            (Kind::Combine, None) => 2 * LATENT_COLUMNS,
+            (Kind::Combine, None) => 2 * MLA_COLUMNS,
             (Kind::Merge | Kind::Append, None) => MAX_HEAD_DIM,
             (_, None) => MAX_HEAD_DIM_IN_PIECES,
         };

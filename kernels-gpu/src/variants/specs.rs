@@ -4,7 +4,7 @@ use core::mem::offset_of;
 
 use super::{Dtype, Kind, Stamps, TileShape, Variant};
 use crate::attention::score::ScoreRows;
-use crate::config::tma_backward_splits;
+use crate::config::tma_backward_by_product;
 use crate::params::{
     BackwardParams, ForwardParams, MaskMapParams, StandardParams, TensorGradientParams,
     TmaBackwardParams, TmaForwardParams,
@@ -57,7 +57,9 @@ impl Kind {
             Kind::Merge | Kind::Append | Kind::SinkGradient => &[],
             Kind::Combine | Kind::StandardDelta => &[Constant::Lengths, Constant::Sinks],
             Kind::StandardSoftmax => &[Constant::Lengths, Constant::Sinks, Constant::Dropout],
-            Kind::BackwardDelta | Kind::TmaBackwardDelta | Kind::StandardDk => &[Constant::Lengths],
+            Kind::BackwardPreprocess | Kind::TmaBackwardPreprocess | Kind::StandardDk => {
+                &[Constant::Lengths]
+            }
             Kind::StandardDv => &[Constant::Lengths, Constant::Dropout],
             Kind::StandardDWeights => &[
                 Constant::Lengths,
@@ -93,7 +95,7 @@ impl Kind {
                 Constant::RightBound,
                 Constant::LeftBound,
                 Constant::Lengths,
-                Constant::Shares,
+                Constant::HeadSplits,
                 Constant::Prefix,
                 Constant::Dropout,
                 Constant::Score,
@@ -113,7 +115,7 @@ impl Kind {
                 Constant::BlockMask,
             ],
             // Of tiles that divide keys, see below.
-            Kind::ForwardE4m3 | Kind::TmaForwardLatent => &[],
+            Kind::ForwardE4m3 | Kind::TmaForwardMla => &[],
             // It is compiled apart, see below.
             Kind::Flash1Backward => &[],
             Kind::Backward => &[
@@ -137,7 +139,7 @@ impl Kind {
                 Constant::Dropout,
                 Constant::BlockMask,
             ],
-            Kind::BackwardDq => &[
+            Kind::BackwardPostprocess => &[
                 Constant::RightBound,
                 Constant::LeftBound,
                 Constant::Lengths,
@@ -171,8 +173,8 @@ impl ScoreSite {
 }
 
 impl Variant {
-    /// Whether it shares its code with rows that ask for more constants: flash1's backward kernel with flash2's, stamped rows with those that
-    /// they are copies of. The builder compiles such rows in a part of their own, in which other constants are 0 from the beginning, so their text is shorter.
+    /// Whether it shares its code with variants that ask for more constants: flash1's backward kernel with flash2's, profiled variants with those that
+    /// they are copies of. The builder compiles such variants in a part of their own, in which other constants are 0 from the beginning, so their text is shorter.
     pub const fn is_compiled_apart(&self) -> bool {
         matches!(self.kind, Kind::Flash1Backward) || matches!(self.stamps, Stamps::EachTile)
     }
@@ -235,14 +237,14 @@ impl Variant {
             (Kind::Forward | Kind::ForwardE4m3, _) if matches!(self.tiles, TileShape::Compact) => {
                 false
             }
-            (Kind::TmaForwardLatent | Kind::Flash1Forward, _) => false,
+            (Kind::TmaForwardMla | Kind::Flash1Forward, _) => false,
             (Kind::TmaForward, _) if matches!(self.tiles, TileShape::Grouped) => false,
             (Kind::TmaBackward, Some(head_dim)) => {
                 let head_dim_v = match self.head_dim_v {
                     Some(head_dim_v) => head_dim_v,
                     None => head_dim,
                 };
-                divides && !tma_backward_splits(head_dim, head_dim_v)
+                divides && !tma_backward_by_product(head_dim, head_dim_v)
             }
             (Kind::Forward | Kind::TmaForward | Kind::Backward, _) => divides,
             _ => true,
@@ -258,7 +260,7 @@ impl Variant {
         match (self.kind, self.tiles) {
             (Kind::TmaForward | Kind::TmaBackward, TileShape::Wide) => false,
             (Kind::Flash1Forward, _) => false,
-            (Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward | Kind::TmaForwardLatent, _) => {
+            (Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward | Kind::TmaForwardMla, _) => {
                 self.score_site().is_some()
             }
             _ => true,
@@ -270,7 +272,7 @@ impl Variant {
         matches!(
             (self.kind, self.tiles),
             (
-                Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward | Kind::TmaForwardLatent,
+                Kind::Forward | Kind::ForwardE4m3 | Kind::TmaForward | Kind::TmaForwardMla,
                 TileShape::Compact
             ) | (Kind::TmaForward, TileShape::Grouped)
         )
@@ -308,12 +310,12 @@ impl Variant {
         }
     }
 
-    /// Those of rows that are compiled apart: the mask, and what kernels of their kind do with any problem. flash3 pads columns by its tensor maps.
+    /// those of variants that are compiled apart: the mask, and what kernels of their kind do with any problem. flash3 pads columns by its tensor maps.
     const fn constants_of_apart(&self) -> &'static [Constant] {
-        use Constant::{LeftBound, PadColumns, Prefix, RightBound, Shares};
+        use Constant::{HeadSplits, LeftBound, PadColumns, Prefix, RightBound};
         match self.kind {
             Kind::TmaForward => &[RightBound, LeftBound, Prefix],
-            Kind::TmaBackward => &[RightBound, LeftBound, Prefix, Shares],
+            Kind::TmaBackward => &[RightBound, LeftBound, Prefix, HeadSplits],
             _ => &[RightBound, LeftBound, Prefix, PadColumns],
         }
     }

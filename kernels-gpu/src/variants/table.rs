@@ -1,4 +1,4 @@
-//! Rows as data: what the list, and the stamped rows beside it, make of their text.
+//! The list as data: what it, and the profiled variants beside it, make of their text.
 
 macro_rules! optional {
     () => {
@@ -13,10 +13,10 @@ macro_rules! tile_shape {
     () => {
         TileShape::Default
     };
-    (Stamped) => {
+    (Profiled) => {
         TileShape::Default
     };
-    (StampedWide) => {
+    (ProfiledWide) => {
         TileShape::Wide
     };
     ($tiles:ident) => {

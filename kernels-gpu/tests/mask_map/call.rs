@@ -3,8 +3,8 @@
 use ferroflash_expression::ptx::Edit;
 use ferroflash_expression::{
     Binary, Bounds, Contiguous, ElementType, Elements, Evaluator, Expression, Index, Kept,
-    MaskOver, MaskProgram, Node, ParamValue, Place, Ranges, ScoreTensor, TooLong, Type, Unary,
-    mask_mapping, mask_program,
+    MaskOver, MaskProgram, Node, ParamValue, Ranges, ScoreIndices, ScoreTensor, TooLong, Type,
+    Unary, mask_mapping, mask_program,
 };
 use ferroflash_kernels::attention::mask::{Band, Bounds as Sides};
 use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
@@ -315,8 +315,8 @@ impl Call {
         counts
     }
 
-    fn place(&self, batch: u32, head: u32, query: i32, key: i32) -> Place {
-        Place::default()
+    fn place(&self, batch: u32, head: u32, query: i32, key: i32) -> ScoreIndices {
+        ScoreIndices::default()
             .with(Index::Batch, batch as i32)
             .with(Index::Head, head as i32)
             .with(Index::KvHead, (head / (HEADS_Q / HEADS_K)) as i32)

@@ -1,7 +1,7 @@
 //! The kernel that lists what a block mask leaves: every rank and every list, beside a count block by block.
 
 use ferroflash_expression::random::Random;
-use ferroflash_kernels::attention::block_mask::{ListedBlock, is_listed};
+use ferroflash_kernels::attention::block_mask::{SparseBlock, is_listed};
 use ferroflash_kernels::attention::mask::{Band, Blocks, Bounds as Sides, Rows};
 use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
 use ferroflash_kernels::entry;
@@ -195,13 +195,13 @@ impl Case {
                 let list = (map * tiles + tile) * (1 + q_blocks);
                 let words = |at: u32| [0, 1].map(|word| lists[((list + at) * 2 + word) as usize]);
                 let expected = (0..q_blocks).filter_map(|block| {
-                    Some(ListedBlock {
+                    Some(SparseBlock {
                         block,
                         is_full: self.listed(map, block, tile)?,
                         rank: self.rank(map, block, tile),
                     })
                 });
-                let found = (1..=words(0)[0]).map(|at| ListedBlock::from_words(words(at)));
+                let found = (1..=words(0)[0]).map(|at| SparseBlock::from_words(words(at)));
                 assert!(found.eq(expected), "{columns} columns, tile {tile}");
             }
         }

@@ -1,6 +1,6 @@
-//! Rows appended to a cache: turned in place, written where a length in device memory says, and counted.
+//! Rows appended to a cache: rotated in place, written where a length in device memory says, and counted.
 
-use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Place};
+use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, MemoryLocation, Options};
 use ferroflash_kernels::ptx::{global, special};
 use ferroflash_kernels::spec::Spec;
 
@@ -29,7 +29,7 @@ const CACHE: u32 = 4;
 const SEQUSED: [i32; 3] = [1, -2, 4];
 const BLOCKS: u32 = SEQUSED.len() as u32 * 2;
 
-/// A row of each of three sequences, turned in place by a quarter and appended; two blocks a sequence, a half of the row each.
+/// A row of each of three sequences, rotated in place by a quarter and appended; two blocks a sequence, a half of the row each.
 #[derive(Clone, Copy)]
 struct Append {
     rows: u64,
@@ -135,11 +135,11 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
     // SAFETY: the emulator checks every access.
     emu::run(&launch, &options, &mut memory, &|| unsafe { append.run() })?;
     drop(memory);
-    let turned = |sequence: u32, i: u32| sequence * ROW + (i + 16) % ROW;
-    let is_turned = (0..3 * ROW).all(|at| rows[at as usize] == turned(at / ROW, at % ROW));
+    let rotated = |sequence: u32, i: u32| sequence * ROW + (i + 16) % ROW;
+    let is_turned = (0..3 * ROW).all(|at| rows[at as usize] == rotated(at / ROW, at % ROW));
     let row = |at: u32| &cache[(at * ROW) as usize..][..ROW as usize];
     let is_appended = (0..3 * CACHE).all(|at| match at {
-        1 => row(at).iter().zip(0..).all(|(&x, i)| x == turned(0, i)),
+        1 => row(at).iter().zip(0..).all(|(&x, i)| x == rotated(0, i)),
         _ => row(at).iter().all(|&x| x == u32::MAX),
     });
     Ok(is_turned && is_appended && after == [2, 0, 4])
@@ -151,8 +151,8 @@ fn the_right_kernel_is_right() {
 }
 
 /// Whether a fault is in this buffer.
-fn is_in(place: &Place, name: &str) -> bool {
-    matches!(place, Place::Global { buffer, .. } if buffer == name)
+fn is_in(place: &MemoryLocation, name: &str) -> bool {
+    matches!(place, MemoryLocation::Global { buffer, .. } if buffer == name)
 }
 
 caught! {

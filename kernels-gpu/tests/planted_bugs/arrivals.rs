@@ -1,7 +1,7 @@
 //! Blocks that write parts and, when none is left, merge the parts of all, as flash3 merges the splits of its tiles: a counter says how many
 //! warps have written, and then how many have merged.
 
-use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Place};
+use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, MemoryLocation, Options};
 use ferroflash_kernels::ptx::{atomic, barrier, global, shared, special};
 use ferroflash_kernels::spec::Spec;
 
@@ -180,7 +180,7 @@ fn a_counter_that_is_not_0_in_the_end() {
 /// What one thread wrote and another read without an order, or before it was written.
 fn unordered(kind: &Kind) -> bool {
     match kind {
-        Kind::Race { place, .. } => matches!(place, Place::Global { .. }),
+        Kind::Race { place, .. } => matches!(place, MemoryLocation::Global { .. }),
         Kind::Uninitialised { .. } => true,
         _ => false,
     }

@@ -1,7 +1,7 @@
 //! Warps that have the same rows of S and divide the columns of Q and K, as flash2's forward kernel at head_dim 512 does: each leaves its part of S in
 //! shared memory, and adds up the parts of all.
 
-use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Place};
+use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, MemoryLocation, Options};
 use ferroflash_kernels::ptx::{barrier, cp_async, global, shared, special};
 use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::tile::copy::{self, Team, Whole};
@@ -259,8 +259,8 @@ fn sums_in_another_order_for_each_warp() {
     catch(Shows::InNumbers, |options| run(Bug::OwnFirst, options));
 }
 
-fn in_shared(place: &Place) -> bool {
-    matches!(place, Place::Shared(_))
+fn in_shared(place: &MemoryLocation) -> bool {
+    matches!(place, MemoryLocation::Shared(_))
 }
 
 caught! {

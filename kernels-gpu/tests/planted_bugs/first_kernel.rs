@@ -1,7 +1,7 @@
 //! The first kernel of the book (`docs/src/kernel.md`): the sums of rows, a warp for each. One line of it keeps lanes in order, and without that
 //! line the emulator names a race, in the words that the book quotes.
 
-use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Place};
+use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, MemoryLocation, Options};
 use ferroflash_kernels::ptx::{barrier, global, shared, special};
 use ferroflash_kernels::spec::Spec;
 
@@ -78,7 +78,7 @@ fn the_right_kernel_passes() {
 
 caught! {
     lanes_that_do_not_meet: NoWarpSync => |kind| {
-        matches!(kind, Kind::Race { place: Place::Shared(_), .. } | Kind::Uninitialised { .. })
+        matches!(kind, Kind::Race { place: MemoryLocation::Shared(_), .. } | Kind::Uninitialised { .. })
     };
 }
 

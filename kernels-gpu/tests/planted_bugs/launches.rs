@@ -2,7 +2,9 @@
 
 use std::cell::Cell;
 
-use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Place, Stats};
+use ferroflash_kernels::emu::{
+    self, Fault, GlobalMemory, Kind, Launch, MemoryLocation, Options, Stats,
+};
 use ferroflash_kernels::ptx::{barrier, global, special, warpgroup};
 use ferroflash_kernels::spec::Spec;
 
@@ -277,7 +279,7 @@ fn a_neighbour_is_out_of_bounds() {
         panic!("{fault}")
     };
     assert!(
-        matches!(place, Place::Global { buffer, .. } if buffer == "first"),
+        matches!(place, MemoryLocation::Global { buffer, .. } if buffer == "first"),
         "{fault}"
     );
 }

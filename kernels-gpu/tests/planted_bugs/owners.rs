@@ -2,7 +2,7 @@
 //! over P: the owner of a round writes it and says so by its own barrier; the other reads it, and owns the next round. A warp reads and writes
 //! its own row alone.
 
-use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Place};
+use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, MemoryLocation, Options};
 use ferroflash_kernels::ptx::{barrier, global, mbarrier, shared, special};
 use ferroflash_kernels::spec::Spec;
 
@@ -146,7 +146,7 @@ fn the_right_kernel_passes() {
 /// What one thread wrote and another read or wrote without an order, or before it was written.
 fn unordered(kind: &Kind) -> bool {
     match kind {
-        Kind::Race { place, .. } => matches!(place, Place::Shared { .. }),
+        Kind::Race { place, .. } => matches!(place, MemoryLocation::Shared { .. }),
         Kind::Uninitialised { .. } => true,
         _ => false,
     }

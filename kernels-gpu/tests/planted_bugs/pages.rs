@@ -1,8 +1,8 @@
 //! A sequence in pages of a pool, behind padding: rows are appended where a table says, and copied by the copy engine row by row.
 
-use ferroflash_kernels::attention::pages::{Place as RowPlace, n_slots, rows_of_last};
+use ferroflash_kernels::attention::pages::{PageRow, n_slots, rows_of_last};
 use ferroflash_kernels::emu::{
-    self, Asynchronous, Fault, GlobalMemory, Kind, Launch, Options, Place,
+    self, Asynchronous, Fault, GlobalMemory, Kind, Launch, MemoryLocation, Options,
 };
 use ferroflash_kernels::params::TensorMap;
 use ferroflash_kernels::ptx::{barrier, global, mbarrier, shared, special, tma};
@@ -86,7 +86,7 @@ impl Kernel {
     /// Each thread writes a column of all rows: the row's number, from 1.
     fn append(&self) {
         for row in 0..LEN {
-            let RowPlace { slot, row: of_page } = RowPlace::of_row(FIRST + row, PAGE_SIZE);
+            let PageRow { slot, row: of_page } = PageRow::of_row(FIRST + row, PAGE_SIZE);
             // SAFETY: the pool has the page that the table names here.
             unsafe {
                 let page = global::ld_global_u32(self.table + u64::from(slot) * 4);
@@ -110,7 +110,7 @@ impl Kernel {
                 false => FIRST,
             };
             for row in 0..2 * PAGE_SIZE {
-                let place = RowPlace::of_row(first + row, PAGE_SIZE);
+                let place = PageRow::of_row(first + row, PAGE_SIZE);
                 let is_last = place.slot + 1 == n_slots(FIRST + LEN, PAGE_SIZE);
                 let map = match is_last && !self.is(Bug::WholeLastPage) {
                     true => &self.own_map,
@@ -209,8 +209,8 @@ fn the_right_kernels_are_right() {
 }
 
 /// Whether a fault is in this buffer.
-fn is_in(place: &Place, name: &str) -> bool {
-    matches!(place, Place::Global { buffer, .. } if buffer == name)
+fn is_in(place: &MemoryLocation, name: &str) -> bool {
+    matches!(place, MemoryLocation::Global { buffer, .. } if buffer == name)
 }
 
 caught! {

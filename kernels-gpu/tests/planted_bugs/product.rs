@@ -1,6 +1,6 @@
 //! A matrix product as the attention kernels do it: a ring of `cp.async` stages, swizzled, `ldmatrix`, `mma`.
 
-use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Place};
+use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, MemoryLocation, Options};
 use ferroflash_kernels::ptx::{barrier, cp_async, global, ldmatrix, mma, special};
 use ferroflash_kernels::spec::Spec;
 use half::bf16;
@@ -251,12 +251,12 @@ macro_rules! caught {
     )* };
 }
 
-fn in_shared(place: &Place) -> bool {
-    matches!(place, Place::Shared(_))
+fn in_shared(place: &MemoryLocation) -> bool {
+    matches!(place, MemoryLocation::Shared(_))
 }
 
-fn in_buffer(place: &Place, name: &str) -> bool {
-    matches!(place, Place::Global { buffer, .. } if buffer == name)
+fn in_buffer(place: &MemoryLocation, name: &str) -> bool {
+    matches!(place, MemoryLocation::Global { buffer, .. } if buffer == name)
 }
 
 caught! {

@@ -4,7 +4,7 @@
 mod loads;
 mod stores;
 
-use ferroflash_kernels::emu::{Asynchronous, Kind, Place};
+use ferroflash_kernels::emu::{Asynchronous, Kind, MemoryLocation};
 use ferroflash_kernels::params::TensorMap;
 use ferroflash_kernels::ptx::{mbarrier, shared, special};
 use ferroflash_kernels::tile::shared::SharedTile;
@@ -87,7 +87,8 @@ fn make_barrier() {
 fn unfenced(kind: &Kind) -> bool {
     match kind {
         Kind::Asynchronous(Asynchronous::Unfenced { fence, place, .. }) => {
-            let of_numbers = matches!(place, Place::Global { buffer, .. } if buffer == "numbers");
+            let of_numbers =
+                matches!(place, MemoryLocation::Global { buffer, .. } if buffer == "numbers");
             *fence == "fence.proxy.async.global" && of_numbers
         }
         _ => false,
@@ -96,5 +97,5 @@ fn unfenced(kind: &Kind) -> bool {
 
 /// Two accesses of the numbers that nothing orders.
 fn race(kind: &Kind) -> bool {
-    matches!(kind, Kind::Race { place: Place::Global { buffer, .. }, .. } if buffer == "numbers")
+    matches!(kind, Kind::Race { place: MemoryLocation::Global { buffer, .. }, .. } if buffer == "numbers")
 }

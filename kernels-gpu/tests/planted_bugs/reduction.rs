@@ -1,6 +1,6 @@
 //! Sums of a block by shuffles, votes, shared memory and named barriers.
 
-use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Place};
+use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, MemoryLocation, Options};
 use ferroflash_kernels::ptx::{barrier, global, shared, shuffle, special};
 use ferroflash_kernels::spec::Spec;
 
@@ -205,15 +205,15 @@ caught! {
     a_shuffle_from_beyond_the_warp: ShufflesOutOfRange => |kind| matches!(kind, Kind::Operand { .. });
     lanes_that_exchange_without_meeting: MissingWarpSync => |kind| match kind {
         // Lane 0 reads a word before, or unordered after, its writer came by.
-        Kind::Race { place: Place::Shared(_), earlier, later } => earlier.thread.warp == later.thread.warp,
-        Kind::Uninitialised { place: Place::Shared(_), .. } => true,
+        Kind::Race { place: MemoryLocation::Shared(_), earlier, later } => earlier.thread.warp == later.thread.warp,
+        Kind::Uninitialised { place: MemoryLocation::Shared(_), .. } => true,
         _ => false,
     };
     warps_that_exchange_without_meeting: MissingBarrier => |kind| {
-        matches!(kind, Kind::Race { place: Place::Shared(_), .. } | Kind::Uninitialised { .. })
+        matches!(kind, Kind::Race { place: MemoryLocation::Shared(_), .. } | Kind::Uninitialised { .. })
     };
     a_partial_sum_not_written: PartialNotWritten => |kind| {
-        matches!(kind, Kind::Uninitialised { place: Place::Shared(_), .. })
+        matches!(kind, Kind::Uninitialised { place: MemoryLocation::Shared(_), .. })
     };
     a_barrier_for_two_counts: BarrierCountsDiffer => |kind| matches!(kind, Kind::BarrierCount { .. });
     a_barrier_with_a_predicate_and_without: SomeBringAPredicate => |kind| matches!(kind, Kind::BarrierMixed { barrier: 1, .. });
@@ -229,14 +229,14 @@ caught! {
         Kind::BarrierUnfinished { barrier: 1, arrived: 96, expected: 128, .. } | Kind::Race { .. } | Kind::Uninitialised { .. }
     );
     a_word_past_the_end_of_shared_memory: SharedPastTheEnd => |kind| {
-        matches!(kind, Kind::OutOfBounds { place: Place::Shared(_), .. })
+        matches!(kind, Kind::OutOfBounds { place: MemoryLocation::Shared(_), .. })
     };
     an_output_stored_by_all_lanes: AllLanesStore => |kind| match kind {
-        Kind::Race { place: Place::Global { .. }, earlier, later } => earlier.thread.lane != later.thread.lane,
+        Kind::Race { place: MemoryLocation::Global { .. }, earlier, later } => earlier.thread.lane != later.thread.lane,
         _ => false,
     };
     an_output_read_before_it_is_written: OutputReadFirst => |kind| {
-        matches!(kind, Kind::Uninitialised { place: Place::Global { .. }, .. })
+        matches!(kind, Kind::Uninitialised { place: MemoryLocation::Global { .. }, .. })
     };
     lanes_at_two_barriers: LanesDisagreeOnBarrier => |kind| matches!(kind, Kind::Operand { .. });
     a_panic_in_one_thread: Panics => |kind| match kind {

@@ -1,6 +1,6 @@
 //! Blocks that add to one buffer in a fixed order, as the backward pass adds to dQ: each waits at a semaphore until all before it have added.
 
-use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, Options, Place};
+use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Kind, Launch, MemoryLocation, Options};
 use ferroflash_kernels::ptx::{atomic, barrier, global, special};
 use ferroflash_kernels::spec::Spec;
 
@@ -168,7 +168,7 @@ fn between_blocks(kind: &Kind) -> bool {
         Kind::Race {
             earlier,
             later,
-            place: Place::Global { .. },
+            place: MemoryLocation::Global { .. },
         } => earlier.thread.block != later.thread.block,
         _ => false,
     }

@@ -1,7 +1,9 @@
 //! Slots of shared memory that one thread fills and all lanes of several warps read, each for itself. Every lane
 //! releases the slot that it has read; the warp's lanes need not meet.
 
-use ferroflash_kernels::emu::{self, Access, Fault, GlobalMemory, Kind, Launch, Options, Place};
+use ferroflash_kernels::emu::{
+    self, Access, Fault, GlobalMemory, Kind, Launch, MemoryLocation, Options,
+};
 use ferroflash_kernels::ptx::{
     atomic, barrier, global, ldmatrix, mbarrier, shared, shuffle, special,
 };
@@ -284,7 +286,7 @@ fn sides(kind: &Kind) -> Option<(&Access, &Access)> {
         Kind::Race {
             earlier,
             later,
-            place: Place::Shared(_),
+            place: MemoryLocation::Shared(_),
         } => match later.instruction.starts_with("st.shared") {
             true => Some((earlier, later)),
             false => Some((later, earlier)),

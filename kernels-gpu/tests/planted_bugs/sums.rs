@@ -3,7 +3,7 @@
 //! next block pass.
 
 use ferroflash_kernels::emu::{
-    self, Asynchronous, Fault, GlobalMemory, Kind, Launch, Options, Place,
+    self, Asynchronous, Fault, GlobalMemory, Kind, Launch, MemoryLocation, Options,
 };
 use ferroflash_kernels::ptx::{atomic, barrier, global, mbarrier, shared, special, tma};
 use ferroflash_kernels::spec::Spec;
@@ -334,7 +334,7 @@ fn between_blocks(kind: &Kind) -> bool {
         Kind::Race {
             earlier,
             later,
-            place: Place::Global { buffer, .. },
+            place: MemoryLocation::Global { buffer, .. },
         } => earlier.thread.block != later.thread.block && buffer == "sums",
         _ => false,
     }
@@ -375,7 +375,7 @@ caught! {
     one_hand_over_before_the_wait: OneHandsOverBeforeWait => read_by_another_block;
     a_wait_for_what_was_not_committed: NeverCommits => |kind| matches!(kind, Kind::Race { .. });
     overwritten_while_it_is_read: OverwrittenWhileRead => |kind| {
-        matches!(kind, Kind::Race { place: Place::Shared(_), .. })
+        matches!(kind, Kind::Race { place: MemoryLocation::Shared(_), .. })
     };
     writes_that_are_not_fenced: WorkersDoNotFence => |kind| unfenced(kind, "fence.proxy.async");
     a_semaphore_that_is_not_fenced: SemaphoreDoesNotFence => unfenced_global;

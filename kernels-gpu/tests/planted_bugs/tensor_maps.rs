@@ -3,7 +3,7 @@
 mod misuse;
 
 use ferroflash_kernels::emu::{
-    self, Asynchronous, Fault, GlobalMemory, Kind, Launch, Options, Place, Plain,
+    self, Asynchronous, Fault, GlobalMemory, Kind, Launch, MemoryLocation, Options, Plain,
 };
 use ferroflash_kernels::params::TensorMap;
 use ferroflash_kernels::ptx::{atomic, barrier, mbarrier, shared, special, tensor_map, tma};
@@ -360,7 +360,7 @@ fn no_acquire(kind: &Kind) -> bool {
 }
 
 fn race(kind: &Kind) -> bool {
-    matches!(kind, Kind::Race { place: Place::Global { buffer, .. }, .. } if buffer == "maps")
+    matches!(kind, Kind::Race { place: MemoryLocation::Global { buffer, .. }, .. } if buffer == "maps")
 }
 
 fn nothing_there(kind: &Kind) -> bool {

@@ -137,7 +137,7 @@ impl Kernel {
         unsafe {
             self.store();
             let begun = if self.is(Bug::RowsForColumns) {
-                acc.begin_addition_ss::<Bf16>(a_rows, b_tile.from_part(1), STEPS, 0)
+                acc.begin_accumulate_ss::<Bf16>(a_rows, b_tile.from_part(1), STEPS, 0)
             } else {
                 acc.begin_product_transposed::<Bf16>(a_columns, b_tile.from_part(part), STEPS)
             };
@@ -145,9 +145,9 @@ impl Kernel {
                 shared::st_shared_u32(place(1).pair(63, row_of(special::lane_idx() % 8 * 2)), 0);
             }
             begun.wait::<0>();
-            acc.begin_addition_ss::<Bf16>(a_rows, b_tile, steps, add)
+            acc.begin_accumulate_ss::<Bf16>(a_rows, b_tile, steps, add)
                 .wait::<0>();
-            let begun = acc.begin_addition::<Bf16, _>(&packed, b_tile.from_part(1), steps, 1);
+            let begun = acc.begin_accumulate::<Bf16, _>(&packed, b_tile.from_part(1), steps, 1);
             if self.is(Bug::NoWait) {
                 let _ = begun;
             } else {

@@ -59,13 +59,13 @@ fn steps(device: &Device) -> Result<(), Error> {
     let ([k, v], [k_steps, v_steps]) = (fill(&[0, 7])?, fill(&[0, 4, 5, 6, 7])?);
     assert!(k == k_steps && v == v_steps && v == rows);
     // Turned as the host turns them.
-    let mut turned = vec![bf16::NAN; rows.len()];
+    let mut rotated = vec![bf16::NAN; rows.len()];
     table.rotate(
         Pairs::Halves,
         Positions::From(0),
         &Tensor::bshd(&rows, STEPS)?,
-        &mut TensorMut::bshd(&mut turned, STEPS)?,
+        &mut TensorMut::bshd(&mut rotated, STEPS)?,
     )?;
-    assert!(k == turned);
+    assert!(k == rotated);
     Ok(())
 }

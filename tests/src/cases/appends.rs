@@ -1,4 +1,4 @@
-//! Appends to a cache and rotations: how rows are turned, how many come at a time, and where they go.
+//! Appends to a cache and rotations: how rows are rotated, how many come at a time, and where they go.
 
 mod pages;
 mod tables;
@@ -23,7 +23,7 @@ pub enum New {
     Packed(usize),
 }
 
-/// How rows are turned.
+/// How rows are rotated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RotaryCase {
     /// Which elements form pairs.
@@ -43,7 +43,7 @@ pub struct AppendCase {
     pub batch: usize,
     /// New rows.
     pub new: New,
-    /// Heads of q, or of the tensor that is turned; 0: there is none.
+    /// Heads of q, or of the tensor that is rotated; 0: there is none.
     pub heads_q: usize,
     /// Heads of k and v.
     pub heads_k: usize,
@@ -53,11 +53,11 @@ pub struct AppendCase {
     pub seqlen_cache: usize,
     /// Rows of a page, where the cache lies in pages.
     pub page_size: Option<usize>,
-    /// Whether rows are turned, and how.
+    /// Whether rows are rotated, and how.
     pub rotary: Option<RotaryCase>,
     /// Where queries stand.
     pub query_positions: QueryPositions,
-    /// q is turned where it lies.
+    /// q is rotated where it lies.
     pub in_place: bool,
     /// How new k, new v, q, q_out and the cache lie.
     pub arrangements: [Arrangement; 5],
@@ -191,13 +191,13 @@ impl AppendCase {
         self.head_dim.is_multiple_of(chunk(self.dtype)) && !unaligned
     }
 
-    /// Numbers of a tensor; of those that are copied and not turned some are special.
-    pub fn numbers(&self, of: u64, n: usize, turned: usize) -> Vec<f64> {
+    /// Numbers of a tensor; of those that are copied and not rotated some are special.
+    pub fn numbers(&self, of: u64, n: usize, rotated: usize) -> Vec<f64> {
         let mut rng = self.rng(of);
         let number = |at| match rng.random_range(0..64) {
             0 => -0.0,
-            1 if at % self.head_dim >= turned => f64::NAN,
-            2 if at % self.head_dim >= turned => f64::NEG_INFINITY,
+            1 if at % self.head_dim >= rotated => f64::NAN,
+            2 if at % self.head_dim >= rotated => f64::NEG_INFINITY,
             _ => round(rng.random_range(-4.0..4.0), self.dtype),
         };
         (0..n).map(number).collect()
@@ -222,10 +222,10 @@ pub fn turns(seed: u64) -> Vec<AppendCase> {
     let mut cases = Vec::new();
     for (head_dim, rotary_dims) in dims {
         let pairs = [Pairs::Halves, Pairs::Interleaved];
-        let turned = rotary_dims
+        let rotated = rotary_dims
             .iter()
             .flat_map(|&dim| pairs.map(|pairs| Some((pairs, dim))));
-        for turned in turned.chain([None]) {
+        for rotated in rotated.chain([None]) {
             let n = cases.len();
             cases.push(AppendCase {
                 dtype: match head_dim % 8 {
@@ -239,12 +239,12 @@ pub fn turns(seed: u64) -> Vec<AppendCase> {
                     2 => New::Padded(3),
                     _ => New::Packed(2),
                 },
-                heads_q: turned.map_or(0, |_| [4, 3, 0][n % 3]),
+                heads_q: rotated.map_or(0, |_| [4, 3, 0][n % 3]),
                 heads_k: [2, 1, 3][n % 3],
                 head_dim,
                 seqlen_cache: 7 + n % 4,
                 page_size: [None, Some(4), Some(1)][n / 2 % 3],
-                rotary: turned.map(|(pairs, rotary_dim)| RotaryCase {
+                rotary: rotated.map(|(pairs, rotary_dim)| RotaryCase {
                     pairs,
                     rotary_dim,
                     odd_tables: n % 5 == 2,

@@ -49,7 +49,7 @@ pub fn blocks() -> Vec<Case> {
 pub fn few() -> Vec<Case> {
     with_dropout(one_in(
         4,
-        [super::few::all(), super::few::lengths()].concat(),
+        [super::decode::all(), super::decode::lengths()].concat(),
     ))
 }
 
@@ -71,7 +71,7 @@ pub fn compact() -> Vec<Case> {
 
 /// Query heads in shares.
 pub fn shares() -> Vec<Case> {
-    with_dropout(one_in(4, super::shares::full()))
+    with_dropout(one_in(4, super::head_splits::full()))
 }
 
 /// Keys and values in pages, divided and not.

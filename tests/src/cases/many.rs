@@ -7,7 +7,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
 use super::fp8::{self, Fp8Case};
-use super::latent::{COLUMNS, LatentCase};
+use super::mla::{COLUMNS, MlaCase};
 use super::pages::PagedCase;
 use super::{Case, HALVES, MASKS, window};
 use crate::buffer::{ALIGNED, Arrangement};
@@ -80,7 +80,7 @@ pub fn in_8_bits(n: usize, seed: u64) -> Vec<Fp8Case> {
 }
 
 /// Values in the keys of one head.
-pub fn latent(n: usize, seed: u64) -> Vec<LatentCase> {
+pub fn latent(n: usize, seed: u64) -> Vec<MlaCase> {
     let cases = cases(n, seed ^ 3, &[(Side::Full, Side::Used)]).into_iter();
     let of = |(at, case): (usize, Case)| {
         let (head_dim, head_dim_v) = COLUMNS;
@@ -93,7 +93,7 @@ pub fn latent(n: usize, seed: u64) -> Vec<LatentCase> {
             let k = in_use(lengths.k, 40);
             case = case.of_rows(Lengths { k, ..lengths });
         }
-        LatentCase {
+        MlaCase {
             paged: in_pages(at, case),
             split_kv: [SplitKv::Auto, SplitKv::Keys(64)][at % 2],
         }

@@ -20,7 +20,7 @@ pub struct ServingCase {
     pub heads_k: usize,
     /// Columns.
     pub head_dim: usize,
-    /// Whether rows are turned by their positions, and how.
+    /// Whether rows are rotated by their positions, and how.
     pub rotary: Option<RotaryCase>,
     /// Rows of a page.
     pub page_size: usize,

@@ -134,7 +134,7 @@ pub fn splits() -> Vec<Case> {
     const MOST_KEYS_IN_SHORTEST: usize = 300;
     let in_lengths = lengths::of_their_own(cases.clone());
     let all = cases.into_iter().chain(in_lengths).chain(lengths::all());
-    let few_rows = |case: &Case| {
+    let decode_rows = |case: &Case| {
         let sizes = case.sizes;
         case.dtype != Dtype::F32 && sizes.batch * sizes.heads_q * sizes.seqlen_q <= MOST_ROWS
     };
@@ -149,5 +149,5 @@ pub fn splits() -> Vec<Case> {
             ..case
         }
     };
-    all.filter(few_rows).enumerate().map(split).collect()
+    all.filter(decode_rows).enumerate().map(split).collect()
 }

@@ -4,7 +4,7 @@
 
 use super::base::{self, one_in};
 use super::fp8::Fp8Case;
-use super::latent::LatentCase;
+use super::mla::MlaCase;
 use super::pages::PagedCase;
 use super::scores::ScoreCase;
 use super::{Case, HALVES, MASKS};
@@ -44,9 +44,9 @@ pub fn blocks() -> Vec<Case> {
 /// A few queries over many keys, divided into splits and not.
 pub fn few() -> Vec<Case> {
     let sets = [
-        super::few::all(),
-        super::few::lengths(),
-        super::few::splits(),
+        super::decode::all(),
+        super::decode::lengths(),
+        super::decode::splits(),
     ];
     with_sinks(one_in(3, sets.concat()))
 }
@@ -101,7 +101,7 @@ pub fn compact() -> Vec<Case> {
 
 /// Query heads in shares.
 pub fn shares() -> Vec<Case> {
-    with_sinks(one_in(4, super::shares::full()))
+    with_sinks(one_in(4, super::head_splits::full()))
 }
 
 /// Keys and values in pages, divided and not.
@@ -118,11 +118,11 @@ pub fn pages() -> Vec<PagedCase> {
 }
 
 /// Values in the keys.
-pub fn latent() -> Vec<LatentCase> {
+pub fn latent() -> Vec<MlaCase> {
     let sets = [
-        super::latent::all(),
-        super::latent::lengths(),
-        super::latent::splits(),
+        super::mla::all(),
+        super::mla::lengths(),
+        super::mla::splits(),
     ];
     let mut cases = one_in(4, sets.concat());
     each(cases.iter_mut().map(|latent| &mut latent.paged.case));

@@ -3,13 +3,13 @@
 
 use ferroflash::Mask;
 
-use super::latent::{self, LatentCase};
+use super::mla::{self, MlaCase};
 use super::{Case, HALVES, MASKS, window};
 use crate::lengths::{Lengths, Rows};
 
 /// Values in the keys, of which queries see the last ones.
-pub fn latent_windows() -> Vec<LatentCase> {
-    let mut cases = latent::lengths();
+pub fn mla_windows() -> Vec<MlaCase> {
+    let mut cases = mla::lengths();
     for (at, case) in cases.iter_mut().enumerate() {
         case.paged.case.mask = window(Some([30, 100][at % 2]), Some(0));
     }

@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::MASKS;
-use super::latent::COLUMNS;
+use super::mla::COLUMNS;
 
 /// Sequences of a call.
 const BATCH: usize = 5;

@@ -217,7 +217,7 @@ fn of_binary(
 
 #[cfg(test)]
 mod tests {
-    use ferroflash_expression::{Evaluator, Expression, Index, NoTensors, Place};
+    use ferroflash_expression::{Evaluator, Expression, Index, NoTensors, ScoreIndices};
 
     use super::*;
 
@@ -228,7 +228,7 @@ mod tests {
         let (mut errors, mut worst) = (Vec::new(), 0.0f64);
         for query in 0..40 {
             for key in 0..50 {
-                let place = Place::default()
+                let place = ScoreIndices::default()
                     .with(Index::Query, query)
                     .with(Index::Key, key * 7);
                 let score = ((query * 37 + key * 101) % 211 - 105) as f32 / 13.0;
@@ -269,7 +269,7 @@ mod tests {
         let approximation = |expression: Result<Expression, _>| {
             let expression = expression.unwrap();
             let mut exact = Evaluator::<f64>::new(&expression, &[], &NoTensors).unwrap();
-            exact.score(&Place::default(), 1.0);
+            exact.score(&ScoreIndices::default(), 1.0);
             let error = of_expression(expression.nodes(), exact.values(), 0.0, &mut Vec::new());
             error.approximation
         };
@@ -288,7 +288,7 @@ mod tests {
         let expression = Expression::score(|s, _| (s / 3.0).lt(1.0).select(s, s + 100.0)).unwrap();
         let mut exact = Evaluator::<f64>::new(&expression, &[], &NoTensors).unwrap();
         let mut error = |score: f64| {
-            exact.score(&Place::default(), score);
+            exact.score(&ScoreIndices::default(), score);
             let nodes = expression.nodes();
             of_expression(nodes, exact.values(), 1e-6, &mut Vec::new()).error()
         };

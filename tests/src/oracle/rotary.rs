@@ -1,8 +1,8 @@
-//! A row turned by its position, from the definition: pairs are complex numbers, and are multiplied by one.
+//! A row rotated by its position, from the definition: pairs are complex numbers, and are multiplied by one.
 
 use ferroflash::rotary::{Direction, Pairs};
 
-/// A row turned, and what its errors are measured against.
+/// A row rotated, and what its errors are measured against.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Turned {
     /// The row.
@@ -38,16 +38,16 @@ mod tests {
     #[test]
     fn a_quarter_turn_exchanges_the_elements_of_a_pair() {
         let x = [1.0, 2.0, 3.0, 4.0, 5.0];
-        let turned = |pairs, direction| turn(&x, pairs, direction, &[0.0; 2], &[1.0; 2]).y;
+        let rotated = |pairs, direction| turn(&x, pairs, direction, &[0.0; 2], &[1.0; 2]).y;
         let (forth, back) = (Direction::Forth, Direction::Back);
-        assert_eq!(turned(Pairs::Halves, forth), [-3.0, -4.0, 1.0, 2.0, 5.0]);
-        assert_eq!(turned(Pairs::Halves, back), [3.0, 4.0, -1.0, -2.0, 5.0]);
+        assert_eq!(rotated(Pairs::Halves, forth), [-3.0, -4.0, 1.0, 2.0, 5.0]);
+        assert_eq!(rotated(Pairs::Halves, back), [3.0, 4.0, -1.0, -2.0, 5.0]);
         assert_eq!(
-            turned(Pairs::Interleaved, forth),
+            rotated(Pairs::Interleaved, forth),
             [-2.0, 1.0, -4.0, 3.0, 5.0]
         );
         assert_eq!(
-            turned(Pairs::Interleaved, back),
+            rotated(Pairs::Interleaved, back),
             [2.0, -1.0, 4.0, -3.0, 5.0]
         );
     }

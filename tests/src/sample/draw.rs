@@ -68,7 +68,7 @@ pub struct Members {
 }
 
 /// The place of a case: its set, its number in the set.
-type Place = (usize, usize);
+type CaseIndex = (usize, usize);
 
 /// Of each set the numbers of the cases that run, ascending: one in `ONE_IN` of all; one of each set at least; one of each stratum, wherever
 /// it is.
@@ -90,8 +90,8 @@ pub fn draw(sets: &[Members], seed: u64) -> Vec<Vec<usize>> {
 }
 
 /// The examples of each stratum that a sample has to have; of a kernel the best ones.
-fn needed(sets: &[Members], seed: u64) -> BTreeMap<&str, Vec<Place>> {
-    let mut strata: BTreeMap<&str, Vec<Place>> = BTreeMap::new();
+fn needed(sets: &[Members], seed: u64) -> BTreeMap<&str, Vec<CaseIndex>> {
+    let mut strata: BTreeMap<&str, Vec<CaseIndex>> = BTreeMap::new();
     let (mut asked, mut thinned) = (BTreeSet::new(), BTreeSet::new());
     let (mut rules, mut kernels) = (BTreeSet::new(), BTreeSet::new());
     for (of_set, set) in sets.iter().enumerate() {
@@ -121,7 +121,7 @@ fn needed(sets: &[Members], seed: u64) -> BTreeMap<&str, Vec<Place>> {
         .iter_mut()
         .filter(|(stratum, _)| kernels.contains(*stratum));
     for (_, places) in of_kernels {
-        let reach = |&(set, number): &Place| sets[set].members[number].reach;
+        let reach = |&(set, number): &CaseIndex| sets[set].members[number].reach;
         let most = places.iter().map(reach).max();
         places.retain(|place| Some(reach(place)) == most);
     }
@@ -141,17 +141,17 @@ fn of_seed<'a>(
 struct Drawing<'a> {
     sets: &'a [Members],
     /// The strata of which there is no case yet.
-    needed: BTreeMap<&'a str, Vec<Place>>,
+    needed: BTreeMap<&'a str, Vec<CaseIndex>>,
     rng: StdRng,
-    chosen: BTreeSet<Place>,
+    chosen: BTreeSet<CaseIndex>,
 }
 
 impl<'a> Drawing<'a> {
-    fn member(&self, (set, number): Place) -> &'a Member {
+    fn member(&self, (set, number): CaseIndex) -> &'a Member {
         &self.sets[set].members[number]
     }
 
-    fn choose(&mut self, place: Place) {
+    fn choose(&mut self, place: CaseIndex) {
         self.chosen.insert(place);
         for stratum in self.member(place).all() {
             if self.is_first(place, stratum) {
@@ -161,7 +161,7 @@ impl<'a> Drawing<'a> {
     }
 
     /// Whether a case is a good example of a stratum of which there is none yet.
-    fn is_first(&self, place: Place, stratum: &str) -> bool {
+    fn is_first(&self, place: CaseIndex, stratum: &str) -> bool {
         let examples = self.needed.get(stratum);
         examples.is_some_and(|examples| examples.contains(&place))
     }
@@ -202,7 +202,7 @@ impl<'a> Drawing<'a> {
     }
 
     /// One of these, the likelier the less it costs and the more strata it is the first of.
-    fn choose_one(&mut self, places: &[Place]) {
+    fn choose_one(&mut self, places: &[CaseIndex]) {
         let weights: Vec<f64> = places
             .iter()
             .map(|&place| {

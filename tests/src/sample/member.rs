@@ -29,7 +29,7 @@ pub fn strata(
     passes: &[Pass],
     (problem, given): (Problem, Given),
 ) -> Strata {
-    let (info, backend, place) = (device.info(), device.backend(), device.place());
+    let (info, backend, place) = (device.info(), device.backend(), device.location());
     let call = (&problem, given);
     let of_pass = |&pass: &Pass| ways::planned(info, backend, place, Some(algorithm), pass, call);
     let plans: Vec<_> = passes.iter().filter_map(of_pass).collect();

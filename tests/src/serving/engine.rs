@@ -106,7 +106,7 @@ impl<T: Element + Number> Engine<T> {
         }
     }
 
-    /// Appends the rows of a call; returns the queries, turned where they are to be.
+    /// Appends the rows of a call; returns the queries, rotated where they are to be.
     pub fn append(
         &mut self,
         device: &Device,

@@ -58,7 +58,7 @@ impl Ledger {
         self.sequences[slot] = caches;
     }
 
-    /// Judges rows that were appended, and queries that were turned, and notes the rows' bits; says how close they came.
+    /// Judges rows that were appended, and queries that were rotated, and notes the rows' bits; says how close they came.
     pub fn note<T: Element + Number>(
         &mut self,
         engine: &Engine<T>,

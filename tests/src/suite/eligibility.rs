@@ -4,7 +4,7 @@ use ferroflash::{Algorithm, Backend, Dtype};
 
 use crate::buffer::{Arrangement, Repeats};
 use crate::cases::Case;
-use crate::cases::few::is_few;
+use crate::cases::decode::is_decode;
 
 /// What each algorithm takes in both passes, said a second time so that a refusal too many is a failure.
 pub(crate) fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -> bool {
@@ -32,7 +32,7 @@ pub(crate) fn is_eligible(backend: Backend, algorithm: Algorithm, case: &Case) -
         }
         (_, Algorithm::Flash2) if !half => aligned && case.split_kv.is_none() && columns_of(4, 128),
         (_, Algorithm::Flash2) => {
-            let splits = case.split_kv.is_none() || is_few(case) && columns(128);
+            let splits = case.split_kv.is_none() || is_decode(case) && columns(128);
             half && aligned && splits && columns(512)
         }
         // Tensor maps know no stride of 0.

@@ -156,27 +156,27 @@ macro_rules! fp8_suite {
 
 /// Makes the tests of values in the keys.
 #[macro_export]
-macro_rules! latent_suite {
+macro_rules! mla_suite {
     ($subject:path, $algorithm:ident) => {
-        mod latent {
-            use $crate::cases::latent;
+        mod mla {
+            use $crate::cases::mla;
 
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::$algorithm;
 
-            $crate::set!(all, $subject, ALGORITHM, Sixth, Latent latent::all);
+            $crate::set!(all, $subject, ALGORITHM, Sixth, Latent mla::all);
 
             #[test]
             fn outgrown() {
-                let cases = latent::outgrown();
+                let cases = mla::outgrown();
                 let test = concat!(module_path!(), "::outgrown");
-                $crate::latent::check_all(&$subject, ALGORITHM, test, &cases);
+                $crate::mla::check_all(&$subject, ALGORITHM, test, &cases);
             }
 
-            $crate::set!(lengths, $subject, ALGORITHM, Sixth, Latent latent::lengths);
+            $crate::set!(lengths, $subject, ALGORITHM, Sixth, Latent mla::lengths);
 
-            $crate::set!(splits, $subject, ALGORITHM, Sixth, Latent latent::splits);
+            $crate::set!(splits, $subject, ALGORITHM, Sixth, Latent mla::splits);
 
-            $crate::set!(small, $subject, ALGORITHM, Sixth, Latent latent::small);
+            $crate::set!(small, $subject, ALGORITHM, Sixth, Latent mla::small);
         }
     };
 }

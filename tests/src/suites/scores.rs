@@ -23,7 +23,7 @@ macro_rules! scores_suite {
 
             $crate::set!(lengths, $subject, ALGORITHM, Sixth, Scores scores::lengths);
 
-            $crate::set!(few, $subject, ALGORITHM, Sixth, Scores scores::few);
+            $crate::set!(decode, $subject, ALGORITHM, Sixth, Scores scores::few);
 
             #[test]
             fn gradients() {

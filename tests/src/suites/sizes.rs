@@ -11,10 +11,10 @@ macro_rules! thresholds_suite {
 
             mod apart {
                 use super::*;
-                use $crate::cases::{few, fp8, latent, pages, short, thresholds};
+                use $crate::cases::{decode, fp8, mla, pages, short, thresholds};
 
-                $crate::set!(few_splits, $apart, Flash2, Sixth, Plain few::splits);
-                $crate::set!(few_lengths, $apart, Flash2, Sixth, Plain few::lengths);
+                $crate::set!(decode_splits, $apart, Flash2, Sixth, Plain decode::splits);
+                $crate::set!(decode_lengths, $apart, Flash2, Sixth, Plain decode::lengths);
                 $crate::set!(short_splits, $apart, Flash3, Strata, Plain short::splits);
                 $crate::set!(pages_flash2, $apart, Flash2, Sixth, Pages pages::all);
                 $crate::set!(pages_flash3, $apart, Flash3, Sixth, Pages pages::all);
@@ -22,21 +22,21 @@ macro_rules! thresholds_suite {
                 $crate::set!(paged_splits_flash2, $apart, Flash2, Sixth, Pages pages::splits);
                 $crate::set!(fp8_all, $apart, Flash2, Sixth, Fp8 fp8::all);
                 $crate::set!(fp8_splits, $apart, Flash2, Sixth, Fp8 fp8::splits);
-                $crate::set!(latent_splits, $apart, Flash3, Sixth, Latent latent::splits);
-                $crate::set!(latent_lengths, $apart, Flash3, Sixth, Latent latent::lengths);
-                $crate::set!(latent_windows, $apart, Flash3, Sixth, Latent thresholds::latent_windows);
+                $crate::set!(mla_splits, $apart, Flash3, Sixth, Latent mla::splits);
+                $crate::set!(mla_lengths, $apart, Flash3, Sixth, Latent mla::lengths);
+                $crate::set!(mla_windows, $apart, Flash3, Sixth, Latent thresholds::mla_windows);
             }
 
             mod many_sms {
                 use super::*;
-                use $crate::cases::{few, fp8, latent, pages, thresholds};
+                use $crate::cases::{decode, fp8, mla, pages, thresholds};
 
-                $crate::set!(few_lengths, $many_sms, Flash2, Sixth, Plain few::lengths);
+                $crate::set!(decode_lengths, $many_sms, Flash2, Sixth, Plain decode::lengths);
                 $crate::set!(pages_flash2, $many_sms, Flash2, Sixth, Pages pages::all);
                 $crate::set!(fp8_all, $many_sms, Flash2, Sixth, Fp8 fp8::all);
-                $crate::set!(latent_all, $many_sms, Flash3, Sixth, Latent latent::all);
-                $crate::set!(latent_lengths, $many_sms, Flash3, Sixth, Latent latent::lengths);
-                $crate::set!(latent_windows, $many_sms, Flash3, Sixth, Latent thresholds::latent_windows);
+                $crate::set!(mla_all, $many_sms, Flash3, Sixth, Latent mla::all);
+                $crate::set!(mla_lengths, $many_sms, Flash3, Sixth, Latent mla::lengths);
+                $crate::set!(mla_windows, $many_sms, Flash3, Sixth, Latent thresholds::mla_windows);
             }
 
             mod grouped {
@@ -76,7 +76,7 @@ macro_rules! many_suite {
     ($subject:path) => {
         mod many {
             use ferroflash::Algorithm::{Flash2, Flash3};
-            use $crate::cases::{Case, fp8::Fp8Case, latent::LatentCase, many, pages::PagedCase};
+            use $crate::cases::{Case, fp8::Fp8Case, mla::MlaCase, many, pages::PagedCase};
             use $crate::sample::seed;
 
             const N: usize = $subject.n_random as usize / 4;
@@ -93,7 +93,7 @@ macro_rules! many_suite {
                 many::in_8_bits(N, seed())
             }
 
-            fn in_keys() -> Vec<LatentCase> {
+            fn in_keys() -> Vec<MlaCase> {
                 many::latent(N / 2, seed())
             }
 

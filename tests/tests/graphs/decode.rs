@@ -33,7 +33,7 @@ struct Layer {
     q: DeviceBuffer<bf16>,
     k_new: DeviceBuffer<bf16>,
     v_new: DeviceBuffer<bf16>,
-    turned: DeviceBuffer<bf16>,
+    rotated: DeviceBuffer<bf16>,
     caches: Caches,
     o: DeviceBuffer<bf16>,
     lse: DeviceBuffer<f32>,
@@ -80,7 +80,7 @@ impl Layer {
             q: buffer(append.shape_q())?,
             k_new: buffer(append.shape_new())?,
             v_new: buffer(append.shape_new())?,
-            turned: buffer(append.shape_q())?,
+            rotated: buffer(append.shape_q())?,
             caches: Caches {
                 k: buffer(append.shape_cache())?,
                 v: buffer(append.shape_cache())?,
@@ -170,7 +170,7 @@ impl Decode {
                 let mut outputs = layer
                     .caches
                     .written(of_cache)?
-                    .q_out(TensorMut::device(layer.turned.slice_mut(), of_q)?)
+                    .q_out(TensorMut::device(layer.rotated.slice_mut(), of_q)?)
                     .seqused_out(after.slice_mut());
                 append.append(queue, &inputs, &mut outputs)?;
 
@@ -180,7 +180,7 @@ impl Decode {
                     Lens::Before => before.slice(),
                 };
                 let (k, v) = (tensor(k, of_cache), tensor(v, of_cache));
-                let mut inputs = Inputs::new(&tensor(&layer.turned, of_q), &k, &v);
+                let mut inputs = Inputs::new(&tensor(&layer.rotated, of_q), &k, &v);
                 inputs = inputs.seqused_k(seqused);
                 if let Some(table) = table {
                     inputs = inputs.page_table(table.slice());
@@ -211,7 +211,7 @@ impl Decode {
             layer.k_new.copy_from(&k, queue)?;
             layer.v_new.copy_from(&v, queue)?;
             let never = bf16::from_f32(NEVER);
-            layer.turned.copy_from(&vec![never; q.len()], queue)?;
+            layer.rotated.copy_from(&vec![never; q.len()], queue)?;
             layer.o.copy_from(&vec![never; q.len()], queue)?;
             let n_rows = layer.lse.len();
             layer.lse.copy_from(&vec![NEVER; n_rows], queue)?;

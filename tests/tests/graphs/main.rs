@@ -1,5 +1,5 @@
 //! Graphs of prepared calls on a GPU: a replay gives the bits of the calls; packed ones serve other lengths under the same maxima; a
-//! step of decoding, captured once, is every step. Stamped calls give the bits of the others.
+//! step of decoding, captured once, is every step. Profiled calls give the bits of the others.
 
 mod decode;
 mod model;
@@ -31,7 +31,7 @@ struct Passes {
     gradients: [DeviceBuffer<bf16>; 3],
     /// Where sequences begin, of q as of k; none where they are padded.
     cu_seqlens: Option<DeviceBuffer<i32>>,
-    /// What stamped passes recorded, forward and backward.
+    /// What profiled passes recorded, forward and backward.
     recorded: [Vec<Stamp>; 2],
 }
 
@@ -189,7 +189,7 @@ impl Passes {
     }
 }
 
-/// Clears a stamped plan's records. Nothing else is done: a capture would refuse it.
+/// Clears a profiled plan's records. Nothing else is done: a capture would refuse it.
 fn begin_records(queue: &mut Queue, plan: &Plan) -> Result<(), Error> {
     match plan.stamps() {
         Some(_) => queue.clear_stamps(plan),

@@ -44,7 +44,7 @@ impl Shape {
             .map(|size| Pages::new(BATCH * of_sequence(size) + 3, size))
     }
 
-    /// The append of a layer: one row for each sequence, keys and queries turned.
+    /// The append of a layer: one row for each sequence, keys and queries rotated.
     pub fn append(self) -> AppendProblem {
         let builder = AppendProblem::builder(Dtype::Bf16)
             .batch(BATCH)
@@ -137,7 +137,7 @@ impl Rows {
 /// Rows of keys, or of values, of each sequence.
 type Cache = [Vec<bf16>; BATCH];
 
-/// What a layer's caches must hold, and its queries turned.
+/// What a layer's caches must hold, and its queries rotated.
 struct Layer {
     k: Cache,
     v: Cache,
@@ -200,8 +200,8 @@ impl Model {
         for number in 0..N_LAYERS {
             let rows = Rows::new(self.shape, step, number);
             let layer = &mut self.layers[number];
-            layer.q = turned(&self.rotary, &self.lens, &rows.q, HEADS_Q)?;
-            let k = turned(&self.rotary, &self.lens, &rows.k, HEADS_K)?;
+            layer.q = rotated(&self.rotary, &self.lens, &rows.q, HEADS_Q)?;
+            let k = rotated(&self.rotary, &self.lens, &rows.k, HEADS_K)?;
             for sequence in 0..BATCH {
                 let own = sequence * row..(sequence + 1) * row;
                 layer.k[sequence].extend_from_slice(&k[own.clone()]);
@@ -286,22 +286,22 @@ impl Model {
     }
 }
 
-/// A row of each sequence turned by its position, as the host does it.
-fn turned(
+/// A row of each sequence rotated by its position, as the host does it.
+fn rotated(
     table: &RotaryTable,
     positions: &[i32],
     rows: &[bf16],
     heads: usize,
 ) -> Result<Vec<bf16>, Error> {
-    let mut turned = vec![bf16::NAN; rows.len()];
+    let mut rotated = vec![bf16::NAN; rows.len()];
     let shape = [BATCH, 1, heads, rows.len() / BATCH / heads];
     table.rotate(
         Pairs::Halves,
         Positions::FromEach(positions),
         &Tensor::bshd(rows, shape)?,
-        &mut TensorMut::bshd(&mut turned, shape)?,
+        &mut TensorMut::bshd(&mut rotated, shape)?,
     )?;
-    Ok(turned)
+    Ok(rotated)
 }
 
 /// The same steps without a graph, on the CPU: the model's results are right, and one that lacks a row is noticed.

@@ -1,4 +1,4 @@
-//! Stamped passes on a GPU: the bits of the calls, and a record of each tile of their plans that makes sense.
+//! Profiled passes on a GPU: the bits of the calls, and a record of each tile of their plans that makes sense.
 
 use super::*;
 use ferroflash_lab::timeline::Measured;
@@ -17,8 +17,8 @@ fn stamped_passes_give_the_bits_of_the_calls_and_record_every_tile() {
             let problem = sizes.mask(mask).build().unwrap();
             let mut passes = Passes::new(&device, problem, algorithm).unwrap();
             let expected = passes.bits_of_calls().unwrap();
-            passes.forward = passes.forward.stamped().unwrap();
-            passes.backward = passes.backward.stamped().unwrap();
+            passes.forward = passes.forward.profiled().unwrap();
+            passes.backward = passes.backward.profiled().unwrap();
             let name = format!("{algorithm} {mask} {seqlen}");
             assert!(passes.bits_of_calls().unwrap() == expected, "{name}");
             let plans = [passes.forward.plan(), passes.backward.plan()];

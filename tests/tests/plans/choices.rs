@@ -113,20 +113,20 @@ fn backward(problem: &Problem, device: &DeviceInfo, launch: &PlannedLaunch) -> S
     assert_eq!(chosen.schedule, params.pass.schedule);
     let BackwardParams {
         shape,
-        n_shares,
-        n_larger_shares,
+        n_head_splits,
+        n_larger_head_splits,
         ..
     } = params.pass;
     // A share counts as a KV head.
-    assert_eq!(shape.heads_k, problem.heads_k() as u32 * n_shares);
-    let heads = shape.group_size * n_shares + n_larger_shares;
+    assert_eq!(shape.heads_k, problem.heads_k() as u32 * n_head_splits);
+    let heads = shape.group_size * n_head_splits + n_larger_head_splits;
     assert_eq!(heads, problem.group_size() as u32);
     format!(
         "{:?} grid {}, {} shares ({} larger), {}, time {}",
         launch.variant.tiles,
         launch.grid,
-        n_shares,
-        n_larger_shares,
+        n_head_splits,
+        n_larger_head_splits,
         described(&params.pass.schedule),
         chosen.time
     )

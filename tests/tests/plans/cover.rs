@@ -84,7 +84,7 @@ fn hold_backward(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
     assert_covers(schedule.tiles, tile_config.block_k, problem.seqlen_k());
     assert_eq!(
         u64::from(schedule.heads),
-        heads_k * u64::from(params.n_shares)
+        heads_k * u64::from(params.n_head_splits)
     );
     if launch.variant.kind == Kind::Flash1Backward {
         assert_eq!(u64::from(launch.grid), heads_k);
@@ -102,9 +102,12 @@ fn hold_backward(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
     assert!(launch.grid > 0 && u64::from(launch.grid) == useful);
     if schedule.order == SHIFTED {
         let group = schedule.tiles / schedule.stride * schedule.heads_per_group;
-        let unmasked = Spec::PLAIN.with(Constant::Shares);
+        let unmasked = Spec::PLAIN.with(Constant::HeadSplits);
         assert!(group <= launch.grid && [Spec::PLAIN, unmasked].contains(&launch.spec));
-        assert_eq!(params.n_larger_shares, 0, "shifted tiles are of one length");
+        assert_eq!(
+            params.n_larger_head_splits, 0,
+            "shifted tiles are of one length"
+        );
     }
     for work in [Work::Even, Work::Growing, Work::Shrinking] {
         let tiles = (0..n_tiles).map(|tile_idx| schedule::backward(schedule, work, tile_idx));

@@ -3,7 +3,7 @@
 
 use ferroflash::BlockMask;
 use ferroflash::plan::PlannedLaunch;
-use ferroflash_kernels::attention::block_mask::ListedBlock;
+use ferroflash_kernels::attention::block_mask::SparseBlock;
 use ferroflash_kernels::attention::lengths::ListedTile;
 use ferroflash_kernels::params::{
     BackwardParams, BlockListParams, BlockListPhase, BlockLists, BlockMap, ClearParams, TensorMap,
@@ -283,7 +283,7 @@ fn hold_block_list(plan: &Plan, launch: &PlannedLaunch, params: &BlockListParams
         (lists.batch_stride.into(), lists.head_stride.into()),
         strides
     );
-    let n_bytes = maps * tiles * (entries + 1) * u64::from(ListedBlock::N_BYTES);
+    let n_bytes = maps * tiles * (entries + 1) * u64::from(SparseBlock::N_BYTES);
     assert_eq!((lists.lists, n_bytes), piece(plan, "block_lists"));
     if plan.pass == Pass::Backward {
         let n_bytes = maps * q_blocks * (columns + 1) * 4;
@@ -332,7 +332,7 @@ proptest! {
         pass in select(vec![Pass::Forward, Pass::Backward]),
     ) {
         let device = DeviceInfo::h200();
-        let checked = validate::without_tensors(&problem, pass, Place::Cuda(0)).unwrap();
+        let checked = validate::without_tensors(&problem, pass, Location::Cuda(0)).unwrap();
         // Flash2 has no kernels above head_dim 128.
         let Ok(plan) = plan(&checked, &device, Backend::Cuda, algorithm) else {
             prop_assert!(problem.head_dim() > 128 && algorithm.is_some());

@@ -4,7 +4,7 @@
 use conformance::cases::{self, Case, orders};
 use expect_test::expect_file;
 use ferroflash::plan::{Algorithm, Backend, DeviceInfo, Plan, eligible, kinds, plan};
-use ferroflash::tensor::Place;
+use ferroflash::tensor::Location;
 use ferroflash::validate::{self, Pass};
 use ferroflash::{Dtype, Mask, Order, Problem};
 use ferroflash_kernels::params::{ORDERED, Params, SHIFTED};
@@ -23,7 +23,7 @@ fn plan_of(
     device: &DeviceInfo,
     algorithm: Option<Algorithm>,
 ) -> Plan {
-    let checked = validate::without_tensors(problem, pass, Place::Cuda(0)).unwrap();
+    let checked = validate::without_tensors(problem, pass, Location::Cuda(0)).unwrap();
     plan(&checked, device, Backend::Cuda, algorithm).unwrap()
 }
 
@@ -146,7 +146,7 @@ fn standard() {
 fn refusals() {
     let mut text = String::new();
     let mut refuse = |problem: Problem, device: DeviceInfo, backend, algorithm, pass| {
-        let checked = validate::without_tensors(&problem, pass, Place::Cuda(0)).unwrap();
+        let checked = validate::without_tensors(&problem, pass, Location::Cuda(0)).unwrap();
         let error = plan(&checked, &device, backend, algorithm).unwrap_err();
         text.push_str(&format!("{error}\n\n"));
     };
@@ -230,7 +230,7 @@ proptest! {
     ) {
         let problem = Problem::builder(dtype).seqlen(500).heads(2).head_dim(head_dim).mask(mask).build().unwrap();
         let device = DeviceInfo { shared_bytes_per_block, ..DeviceInfo::rtx3060() };
-        let checked = validate::without_tensors(&problem, pass, Place::Cuda(0)).unwrap();
+        let checked = validate::without_tensors(&problem, pass, Location::Cuda(0)).unwrap();
         let fits = |tiles: TileShape| kinds(Algorithm::Flash2, pass).iter().all(|&kind| {
             VARIANTS.iter().any(|row| {
                 row.kind == kind && row.tiles == tiles && eligible(row, &checked, &device).is_ok()

@@ -59,7 +59,7 @@ fn kernels_without_a_place_for_expressions_refuse() {
     let problem = edited(&plain);
     let (mut n_refused, mut n_taken) = (0, 0);
     for pass in [Pass::Forward, Pass::Backward] {
-        let checked = validate::without_tensors(&problem, pass, Place::Cuda(0)).unwrap();
+        let checked = validate::without_tensors(&problem, pass, Location::Cuda(0)).unwrap();
         for variant in VARIANTS {
             let looks = matches!(
                 variant.kind,
@@ -68,7 +68,7 @@ fn kernels_without_a_place_for_expressions_refuse() {
             let serves = [Algorithm::Flash2, Algorithm::Flash3]
                 .into_iter()
                 .any(|algorithm| kinds(algorithm, pass).contains(&variant.kind));
-            let plain = validate::without_tensors(&plain, pass, Place::Cuda(0)).unwrap();
+            let plain = validate::without_tensors(&plain, pass, Location::Cuda(0)).unwrap();
             let device = DeviceInfo::h200();
             if !looks || !serves || eligible(variant, &plain, &device).is_err() {
                 continue;
@@ -90,7 +90,7 @@ fn kernels_without_a_place_for_expressions_refuse() {
     assert!(n_refused >= 2 && n_taken >= 4, "{n_refused} {n_taken}");
     let few = decode(16, 128).to_builder().fp8_kv(Fp8Kv::PerSequence);
     let few = edited(&few.build().unwrap());
-    let checked = validate::without_tensors(&few, Pass::Forward, Place::Cuda(0)).unwrap();
+    let checked = validate::without_tensors(&few, Pass::Forward, Location::Cuda(0)).unwrap();
     let refused = plan(&checked, &DeviceInfo::h200(), Backend::Cuda, None).unwrap_err();
     let names_both = "edit scores or masks by an expression beside keys and values in 8 bits";
     assert!(refused.to_string().contains(names_both), "{refused}");

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use expect_test::expect;
 use ferroflash::plan::{Algorithm, Backend, DeviceInfo, plan};
-use ferroflash::tensor::Place;
+use ferroflash::tensor::Location;
 use ferroflash::validate::{Pass, without_tensors};
 use ferroflash::{Dtype, Mask, Order, Problem};
 use ferroflash_kernels::params::{FASTEST, ORDERED, SHIFTED, Schedule};
@@ -13,7 +13,7 @@ use ferroflash_lab::timeline::backward::{Ending, Launch, TIMES, Way, run};
 
 /// What a plan launches.
 pub fn launch(problem: &Problem) -> Launch {
-    let checked = without_tensors(problem, Pass::Backward, Place::Cuda(0)).unwrap();
+    let checked = without_tensors(problem, Pass::Backward, Location::Cuda(0)).unwrap();
     let device = DeviceInfo::h200();
     let plan = plan(&checked, &device, Backend::Cuda, Some(Algorithm::Flash3)).unwrap();
     Launch::of_plan(&plan, &device).unwrap()

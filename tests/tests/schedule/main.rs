@@ -2,6 +2,6 @@
 //!
 //! Only pure functions run here: those of the kernels' `attention`, and the planner's.
 
+mod head_splits;
 mod idle;
 mod properties;
-mod shares;

@@ -28,7 +28,7 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
         .prop_map(
             move |(
                 (q, k, equal),
-                (batch, kv_heads, group_size, (n_shares, n_larger_shares)),
+                (batch, kv_heads, group_size, (n_head_splits, n_larger_head_splits)),
                 (left, right),
                 (block_q, block_k),
                 rest,
@@ -36,15 +36,15 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
                 let (resident, of_group, stride, prefix) = rest;
                 let seqlen_q = if equal { k } else { q };
                 let tiles = k.div_ceil(block_k);
-                let heads_k = kv_heads * n_shares;
+                let heads_k = kv_heads * n_head_splits;
                 // Shifted are even shares only.
-                let n_larger_shares = match order {
+                let n_larger_head_splits = match order {
                     SHIFTED => 0,
-                    _ => n_larger_shares % n_shares,
+                    _ => n_larger_head_splits % n_head_splits,
                 };
                 let shape = Shape {
                     batch,
-                    heads_q: heads_k * group_size + kv_heads * n_larger_shares,
+                    heads_q: heads_k * group_size + kv_heads * n_larger_head_splits,
                     heads_k,
                     group_size,
                     seqlen_q,
@@ -82,8 +82,8 @@ fn launches(max_seqlen: u32, order: u32) -> impl Strategy<Value = Launch> {
                         order: if shifted { SHIFTED } else { ORDERED },
                         stride: if shifted { stride } else { 1 },
                     },
-                    n_shares,
-                    n_larger_shares,
+                    n_head_splits,
+                    n_larger_head_splits,
                     block_q,
                     block_k,
                     grid,
@@ -198,12 +198,12 @@ proptest! {
     fn shares_are_claimed_in_their_order(launch in any_launches(600)) {
         let mut claimed: HashMap<(u32, u32), u32> = HashMap::new();
         for way in launch.ways() {
-            let (kv_head, share) = (way.tile.head / launch.n_shares, way.tile.head % launch.n_shares);
+            let (kv_head, share) = (way.tile.head / launch.n_head_splits, way.tile.head % launch.n_head_splits);
             let before = claimed.entry((kv_head, way.tile.k_block)).or_default();
             prop_assert_eq!(*before, share);
             *before += 1;
         }
-        prop_assert!(claimed.values().all(|&n| n == launch.n_shares));
+        prop_assert!(claimed.values().all(|&n| n == launch.n_head_splits));
     }
 
     /// Nobody waits in a shifted order whose tiles all begin together.
@@ -213,7 +213,7 @@ proptest! {
         let grid = tiles * heads;
         let with = |order| {
             let schedule = Schedule { heads_per_group: heads, order, stride: 1, ..launch.schedule };
-            let launch = Launch { schedule, grid, resident: grid, n_shares: 1, ..launch };
+            let launch = Launch { schedule, grid, resident: grid, n_head_splits: 1, ..launch };
             run(&launch, &launch.ways(), TIMES, |_| 0)
         };
         let steps = launch.shape.seqlen_q.div_ceil(launch.block_q) * launch.shape.group_size;
@@ -253,8 +253,8 @@ fn a_shifted_order_whose_tiles_are_not_all_resident_is_stuck() {
             order: SHIFTED,
             stride: 1,
         },
-        n_shares: 1,
-        n_larger_shares: 0,
+        n_head_splits: 1,
+        n_larger_head_splits: 0,
         block_q: 64,
         block_k: 128,
         grid: 4,

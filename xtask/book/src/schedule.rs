@@ -5,7 +5,7 @@ mod picture;
 
 use anyhow::Result;
 use ferroflash::plan::{Algorithm, Backend, DeviceInfo, Plan, plan};
-use ferroflash::tensor::Place;
+use ferroflash::tensor::Location;
 use ferroflash::validate::{Pass, without_tensors};
 use ferroflash::{Dtype, Mask, Problem};
 use ferroflash_lab::timeline::{Detail, STEP, Timeline, backward, forward};
@@ -80,7 +80,7 @@ impl Scene {
             n_sms: self.n_sms,
             ..DeviceInfo::h200()
         };
-        let checked = without_tensors(&self.problem()?, pass, Place::Cuda(0))?;
+        let checked = without_tensors(&self.problem()?, pass, Location::Cuda(0))?;
         let plan = plan(&checked, &device, Backend::Cuda, Some(algorithm))?;
         Ok((plan, device))
     }

@@ -240,7 +240,7 @@ pub fn run(mut command: Command, what: &str) -> Result<(), Error> {
 
 #[cfg(test)]
 mod tests {
-    use ferroflash_kernels::variants::{STAMPED, compiled};
+    use ferroflash_kernels::variants::{PROFILED, compiled};
 
     use super::*;
 
@@ -268,6 +268,6 @@ mod tests {
         assert_eq!(all, [(0, 'a'), (1, 'b'), (2, 'c')]);
         assert_eq!((one, next), (vec![(1, 'b')], vec![(2, 'c')]));
         assert!(chosen(Vec::<char>::new(), Parts::One(1)).is_empty());
-        assert!(STAMPED.iter().all(Variant::is_compiled_apart));
+        assert!(PROFILED.iter().all(Variant::is_compiled_apart));
     }
 }

@@ -21,7 +21,7 @@ pub fn finished(name: &str, text: &str) -> String {
             } = variant.tile_config;
             let bounded = with_launch_bounds(text, threads, blocks_per_sm);
             match variant.kind {
-                Kind::TmaForward | Kind::TmaForwardLatent | Kind::TmaBackward => {
+                Kind::TmaForward | Kind::TmaForwardMla | Kind::TmaBackward => {
                     with_alignment(&bounded)
                 }
                 _ => bounded,
@@ -83,7 +83,7 @@ mod tests {
         let aligned = "\t.param .align 64 .b8 p[16]";
         for row in variants::compiled() {
             let text = entry(row.name);
-            let with_maps = [Kind::TmaForward, Kind::TmaForwardLatent, Kind::TmaBackward];
+            let with_maps = [Kind::TmaForward, Kind::TmaForwardMla, Kind::TmaBackward];
             let holds_maps = with_maps.contains(&row.kind);
             assert_eq!(text.contains(aligned), holds_maps, "{}", row.name);
             assert!(text.contains("\t.param .align 16 .b8 q;"), "{text}");

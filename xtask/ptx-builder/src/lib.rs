@@ -57,7 +57,7 @@ pub fn default_archs() -> Vec<&'static str> {
     archs
 }
 
-/// Which rows, of the list and stamped ones, are built for an architecture.
+/// Which rows, of the list and profiled ones, are built for an architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rows {
     /// Those whose own architecture it is.

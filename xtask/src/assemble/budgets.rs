@@ -9,9 +9,9 @@ pub(super) const WINDOW: Spec = CAUSAL.with(Constant::LeftBound);
 pub(super) const PREFIX: Spec = CAUSAL.with(Constant::Prefix);
 pub(super) const PACKED: Spec = Spec::PLAIN.with(Constant::Lengths);
 pub(super) const PACKED_CAUSAL: Spec = CAUSAL.with(Constant::Lengths);
-pub(super) const SHARES: Spec = Spec::PLAIN.with(Constant::Shares);
-pub(super) const CAUSAL_SHARES: Spec = CAUSAL.with(Constant::Shares);
-pub(super) const WINDOW_SHARES: Spec = WINDOW.with(Constant::Shares);
+pub(super) const SHARES: Spec = Spec::PLAIN.with(Constant::HeadSplits);
+pub(super) const CAUSAL_SHARES: Spec = CAUSAL.with(Constant::HeadSplits);
+pub(super) const WINDOW_SHARES: Spec = WINDOW.with(Constant::HeadSplits);
 pub(super) const BLOCKS: Spec = Spec::PLAIN.with(Constant::BlockMask);
 pub(super) const CAUSAL_BLOCKS: Spec = CAUSAL.with(Constant::BlockMask);
 pub(super) const SPLIT: Spec = Spec::PLAIN.with(Constant::SplitKv);
@@ -219,7 +219,7 @@ const OF_SCORES: &[Spec] = &[
 /// they are for sequences without a mask.
 pub fn specs(variant: &Variant) -> &'static [Spec] {
     match (variant.kind, variant.tiles) {
-        _ if matches!(variant.stamps, Stamps::EachTile) => specs_of_stamped(variant),
+        _ if matches!(variant.stamps, Stamps::EachTile) => specs_of_profiled(variant),
         (Kind::TileList | Kind::TmaTileList | Kind::BlockList | Kind::MaskMap, _) => {
             &[Spec::PLAIN, CAUSAL, WINDOW]
         }
@@ -250,7 +250,7 @@ pub fn specs(variant: &Variant) -> &'static [Spec] {
         ],
         (Kind::Forward | Kind::ForwardE4m3, TileShape::Compact) => OF_FEW,
         (Kind::Forward, _) => those_it_takes(variant, OF_FLASH2),
-        (Kind::TmaForward | Kind::TmaForwardLatent, TileShape::Compact | TileShape::Grouped) => {
+        (Kind::TmaForward | Kind::TmaForwardMla, TileShape::Compact | TileShape::Grouped) => {
             those_it_takes(variant, OF_SPLITS)
         }
         (Kind::TmaBackward, TileShape::Wide) => &[Spec::PLAIN, PACKED, SHARES],
@@ -261,7 +261,7 @@ pub fn specs(variant: &Variant) -> &'static [Spec] {
         (Kind::TmaForward, _) => those_it_takes(variant, OF_FORWARD),
         (Kind::Backward, _) => those_it_takes(variant, OF_FLASH2_BACKWARD),
         (Kind::StandardDScores, _) => those_it_takes(variant, OF_D_SCORES),
-        (Kind::BackwardDq, _) => &[
+        (Kind::BackwardPostprocess, _) => &[
             BLOCKS,
             CAUSAL_BLOCKS,
             Spec::PLAIN,
@@ -278,8 +278,8 @@ pub fn specs(variant: &Variant) -> &'static [Spec] {
     }
 }
 
-/// Those of stamped rows: the masks, where the rows that they are copies of are planned with them.
-fn specs_of_stamped(variant: &Variant) -> &'static [Spec] {
+/// Those of profiled rows: the masks, where the rows that they are copies of are planned with them.
+fn specs_of_profiled(variant: &Variant) -> &'static [Spec] {
     match (variant.kind, variant.tiles) {
         (Kind::TmaBackward, TileShape::Wide) => &[Spec::PLAIN, SHARES],
         (Kind::TmaBackward, _) => &[Spec::PLAIN, CAUSAL, WINDOW, PREFIX, SHARES],
@@ -320,7 +320,7 @@ fn those_it_takes(variant: &Variant, specs: &'static [Spec]) -> &'static [Spec] 
 /// With keys of 192 columns and values of 128 consumers of flash3's backward pass hold dV, dK and a product under way in all registers but 32: what a
 /// mask, the list of a packed sequence, a share or a block mask want lies in local memory, and the draws of dropout.
 ///
-/// For a tile's record stamped kernels keep some words more: two in wide tiles of flash3's forward pass, and in flash2's.
+/// For a tile's record profiled kernels keep some words more: two in wide tiles of flash3's forward pass, and in flash2's.
 ///
 /// flash1's backward pass holds a part of dQ beside flash2's tile of keys, with some words more of the block order in local memory from head_dim 128 on.
 pub fn spill_bytes(variant: &Variant, spec: Spec) -> u32 {
@@ -340,7 +340,7 @@ pub fn spill_bytes(variant: &Variant, spec: Spec) -> u32 {
         (Kind::TmaBackward, _) if variant.head_dim_v.is_some() => {
             if spec.has(Constant::Dropout) {
                 668
-            } else if spec.has(Constant::Shares) {
+            } else if spec.has(Constant::HeadSplits) {
                 128
             } else if spec.has(Constant::LeftBound) {
                 96
@@ -371,7 +371,7 @@ pub fn spill_bytes(variant: &Variant, spec: Spec) -> u32 {
         (Kind::Flash1Backward, Some(128)) if is_default => 184,
         (Kind::Flash1Backward, Some(256)) => 24,
         (Kind::TmaBackward, Some(128)) if spec.has(Constant::BlockMask) => 16,
-        (Kind::TmaBackward, Some(128)) if spec.has(Constant::Shares) => {
+        (Kind::TmaBackward, Some(128)) if spec.has(Constant::HeadSplits) => {
             if wide {
                 36
             } else {

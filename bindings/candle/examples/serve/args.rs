@@ -16,7 +16,7 @@ use crate::workload::Workload;
 pub struct Args {
     /// Where tensors lie; `cuda` wants the feature of this name
     #[arg(long, value_enum, default_value = "cpu")]
-    pub device: Place,
+    pub device: DeviceArg,
     /// Type of products and attention; the default is f32 on the CPU and bf16 on a GPU, whose kernels take no f32
     #[arg(long, value_enum)]
     pub dtype: Option<Type>,
@@ -61,7 +61,7 @@ pub struct Args {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Place {
+pub enum DeviceArg {
     Cpu,
     Cuda,
 }
@@ -97,8 +97,8 @@ impl Args {
 
     pub fn dtype(&self) -> DType {
         match (self.dtype, self.device) {
-            (Some(Type::F32), _) | (None, Place::Cpu) => DType::F32,
-            (Some(Type::Bf16), _) | (None, Place::Cuda) => DType::BF16,
+            (Some(Type::F32), _) | (None, DeviceArg::Cpu) => DType::F32,
+            (Some(Type::Bf16), _) | (None, DeviceArg::Cuda) => DType::BF16,
             (Some(Type::F16), _) => DType::F16,
         }
     }

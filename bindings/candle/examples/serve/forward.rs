@@ -85,7 +85,7 @@ impl Forward<'_> {
         Tensor::from_vec(table, (batch.len(), self.columns), self.device)
     }
 
-    /// Attention of one layer: the new keys go to the cache, they and the queries turned by their positions; then every query sees
+    /// Attention of one layer: the new keys go to the cache, they and the queries rotated by their positions; then every query sees
     /// the keys up to its own.
     fn attend(&self, step: &Step, layer: usize, [q, k, v]: [Tensor; 3]) -> Result<Tensor> {
         let [k_pool, v_pool] = &self.pools[layer];

@@ -30,7 +30,7 @@ mod weights;
 mod workload;
 
 use anyhow::{Context, Result};
-use args::{Args, Place};
+use args::{Args, DeviceArg};
 use candle_core::Device;
 use clap::Parser;
 
@@ -40,8 +40,10 @@ const WEIGHTS: &[u8] = include_bytes!("weights.safetensors");
 fn main() -> Result<()> {
     let args = Args::parse();
     let device = match args.device {
-        Place::Cpu => Device::Cpu,
-        Place::Cuda => Device::new_cuda(0).context("--device cuda: build with --features cuda")?,
+        DeviceArg::Cpu => Device::Cpu,
+        DeviceArg::Cuda => {
+            Device::new_cuda(0).context("--device cuda: build with --features cuda")?
+        }
     };
     let (workload, sizes) = (args.workload(), args.sizes());
     let file = match &args.weights {

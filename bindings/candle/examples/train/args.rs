@@ -17,7 +17,7 @@ pub struct Args {
     pub attention: Choice,
     /// Where tensors lie; `cuda` wants the feature of this name
     #[arg(long, value_enum)]
-    pub device: Option<Place>,
+    pub device: Option<DeviceArg>,
     /// Type of products and attention; weights, norms and the loss are f32 always
     #[arg(long, value_enum)]
     pub dtype: Option<Type>,
@@ -97,7 +97,7 @@ pub enum Choice {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Place {
+pub enum DeviceArg {
     Cpu,
     Cuda,
 }
@@ -111,7 +111,7 @@ pub enum Type {
 
 /// What a preset decides.
 pub struct Sizes {
-    pub device: Place,
+    pub device: DeviceArg,
     pub dtype: Type,
     pub steps: usize,
     pub batch: usize,
@@ -126,7 +126,7 @@ impl Preset {
     fn sizes(self) -> Sizes {
         match self {
             Preset::Small => Sizes {
-                device: Place::Cpu,
+                device: DeviceArg::Cpu,
                 dtype: Type::F32,
                 steps: 250,
                 batch: 8,
@@ -138,7 +138,7 @@ impl Preset {
             },
             // 150 million weights. Scores of candle's attention take 8 GiB a layer in f32, several times over.
             Preset::Large => Sizes {
-                device: Place::Cuda,
+                device: DeviceArg::Cuda,
                 dtype: Type::Bf16,
                 steps: 200,
                 batch: 2,

@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use args::{Args, Choice, Place, Preset, Sizes, Type};
+use args::{Args, Choice, DeviceArg, Preset, Sizes, Type};
 use attention::Backend;
 use candle_core::Device;
 use clap::Parser;
@@ -53,8 +53,10 @@ fn main() -> Result<()> {
         sizes.steps
     );
     let device = match sizes.device {
-        Place::Cpu => Device::Cpu,
-        Place::Cuda => Device::new_cuda(0).context("--device cuda: build with --features cuda")?,
+        DeviceArg::Cpu => Device::Cpu,
+        DeviceArg::Cuda => {
+            Device::new_cuda(0).context("--device cuda: build with --features cuda")?
+        }
     };
     let text = read_text(&args)?;
     text.check(sizes.seqlen)?;

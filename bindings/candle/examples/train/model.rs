@@ -201,7 +201,7 @@ impl Model {
     }
 
     /// The stream behind the last layer, f32 `[tokens, dim]`, for tokens u32 `[tokens]` of any sequences. What mixes them is the
-    /// caller's: `attend` is given a layer and q, k and v of all tokens, `[tokens, heads, head_dim]`, not yet turned by their
+    /// caller's: `attend` is given a layer and q, k and v of all tokens, `[tokens, heads, head_dim]`, not yet rotated by their
     /// positions, and gives attention's output, of as many elements as q.
     pub fn stream(
         &self,

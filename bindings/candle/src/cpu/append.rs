@@ -61,16 +61,16 @@ fn append_of<T: Writable>(call: &AppendCall, [k_cache, v_cache]: [Cache; 2]) -> 
     if let Some([cos, sin]) = &tables {
         inputs = inputs.rotary(cos.slice()?, sin.slice()?);
     }
-    let mut turned = call.q.as_ref().map(|_| elements::<T>(problem.shape_q()));
+    let mut rotated = call.q.as_ref().map(|_| elements::<T>(problem.shape_q()));
     let mut seqused_out = vec![0i32; seqused_k.len()];
     let mut outputs = AppendOutputs::new(
         lent::<T>("k_cache", &call.k, k_cache)?,
         lent::<T>("v_cache", &call.v, v_cache)?,
     )
     .seqused_out(&mut seqused_out);
-    if let (Some(q), Some(turned)) = (&q, &mut turned) {
+    if let (Some(q), Some(rotated)) = (&q, &mut rotated) {
         inputs = inputs.q(&view::<T>(q.on_host()?)?);
-        outputs = outputs.q_out(whole(turned, problem.shape_q())?);
+        outputs = outputs.q_out(whole(rotated, problem.shape_q())?);
     }
     append.run(&inputs, &mut outputs).map_err(Error::from)?;
     let seqused_k = match call.lengths {
@@ -78,7 +78,7 @@ fn append_of<T: Writable>(call: &AppendCall, [k_cache, v_cache]: [Cache; 2]) -> 
         _ => CpuStorage::U32(seqused_out.into_iter().map(i32::cast_unsigned).collect()),
     };
     Ok(Written {
-        q: turned.map(|turned| Storage::Cpu(T::to_cpu_storage_owned(turned))),
+        q: rotated.map(|rotated| Storage::Cpu(T::to_cpu_storage_owned(rotated))),
         seqused_k: Storage::Cpu(seqused_k),
     })
 }

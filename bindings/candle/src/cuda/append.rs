@@ -8,7 +8,7 @@ use ferroflash::dtype::ScalarType;
 use ferroflash::prepared::Layouts;
 use ferroflash::{Append, AppendInputs, AppendOutputs, TensorMut as ViewMut, Vector, VectorMut};
 
-use super::place::Place;
+use super::context::CallContext;
 use super::raw::{self, Reading, Writing};
 use super::reading::{GuardedVectors, ReadVectors, strided};
 use super::{Number, PLANS, whole, wrapped};
@@ -35,14 +35,14 @@ pub(crate) fn append(call: &AppendCall, caches: [Cache; 2]) -> Result<Written> {
 
 fn append_of<T: Number>(call: &AppendCall, [k_cache, v_cache]: [Cache; 2]) -> Result<Written> {
     let candle = k_cache.0.device().clone();
-    let place = Place::of(&candle)?;
+    let place = CallContext::of(&candle)?;
     let append = Append::new(place.device(), call.problem).map_err(Error::from)?;
     let layouts = layouts(call, [k_cache.1, v_cache.1]);
     let prepared = PLANS.append(&append, &layouts).map_err(Error::from)?;
 
     let mut seqused_out = Lengths::new(call, &candle)?;
     let shape_q = call.problem.shape_q();
-    let mut turned = match call.q {
+    let mut rotated = match call.q {
         Some(_) => Some(raw::elements::<T>(&candle, &shape_q)?),
         None => None,
     };
@@ -58,9 +58,9 @@ fn append_of<T: Number>(call: &AppendCall, [k_cache, v_cache]: [Cache; 2]) -> Re
         ];
         let mut outputs = AppendOutputs::new(k_cache.view()?, v_cache.view()?)
             .seqused_out(VectorMut::device(seqused_out.slice()));
-        let mut turned = turned.as_mut().map(|q| Writing::of(q, &place));
-        if let Some(turned) = &mut turned {
-            outputs = outputs.q_out(whole(turned, shape_q)?);
+        let mut rotated = rotated.as_mut().map(|q| Writing::of(q, &place));
+        if let Some(rotated) = &mut rotated {
+            outputs = outputs.q_out(whole(rotated, shape_q)?);
         }
         let mut queue = raw::Lent::new(&mut workspace, &place)?;
         prepared
@@ -68,7 +68,7 @@ fn append_of<T: Number>(call: &AppendCall, [k_cache, v_cache]: [Cache; 2]) -> Re
             .map_err(Error::from)?;
     }
     Ok(Written {
-        q: turned.map(|q| Storage::Cuda(wrapped(q, &candle))),
+        q: rotated.map(|q| Storage::Cuda(wrapped(q, &candle))),
         seqused_k: Storage::Cuda(match seqused_out {
             Lengths::U32(lengths) => wrapped(lengths, &candle),
             Lengths::I32(lengths) => wrapped(lengths, &candle),
@@ -76,7 +76,7 @@ fn append_of<T: Number>(call: &AppendCall, [k_cache, v_cache]: [Cache; 2]) -> Re
     })
 }
 
-/// The strides of all tensors but the queries turned, which are contiguous.
+/// The strides of all tensors but the queries rotated, which are contiguous.
 fn layouts(call: &AppendCall, [k_cache, v_cache]: [&Layout; 2]) -> Layouts {
     let layouts = Layouts::contiguous()
         .with(Argument::KNew, layout(call.k.layout()))
@@ -100,7 +100,7 @@ impl Lengths {
     }
 
     /// Of no sequences there is one element all the same. A length has the same bits in both types.
-    fn writing<'a>(&'a mut self, place: &'a Place) -> Writing<'a> {
+    fn writing<'a>(&'a mut self, place: &'a CallContext) -> Writing<'a> {
         match self {
             Lengths::U32(lengths) => Writing::from(lengths, 0, ScalarType::I32, place),
             Lengths::I32(lengths) => Writing::from(lengths, 0, ScalarType::I32, place),
@@ -135,7 +135,7 @@ impl<'a> Given<'a> {
         }
     }
 
-    fn read<T: Number>(&'a self, place: &'a Place) -> Result<Read<'a>> {
+    fn read<T: Number>(&'a self, place: &'a CallContext) -> Result<Read<'a>> {
         let row = |guarded: &'a Guarded| guarded.strided::<T>(place);
         let [k, v] = &self.rows;
         Ok(Read {
@@ -176,7 +176,7 @@ struct Lent<'a> {
 }
 
 impl<'a> Lent<'a> {
-    fn of<T: Number>((storage, at): Cache<'a>, place: &'a Place) -> Result<Lent<'a>> {
+    fn of<T: Number>((storage, at): Cache<'a>, place: &'a CallContext) -> Result<Lent<'a>> {
         let elements = storage.as_cuda_slice_mut::<T>()?;
         let writing = Writing::from(elements, at.start_offset(), T::TYPE, place);
         let layout = layout(at);

@@ -7,7 +7,7 @@ use ferroflash::prepared::Layouts;
 use ferroflash::{Gradients, VectorMut};
 use half::{bf16, f16};
 
-use super::place::Place;
+use super::context::CallContext;
 use super::raw::{self, Writing};
 use super::wrapped;
 use crate::call::Call;
@@ -54,7 +54,7 @@ impl<'a> CarriedGradients<'a> {
         Ok(CarriedGradients(all.collect::<Result<_>>()?))
     }
 
-    pub(super) fn writing<'b>(&'b mut self, place: &'b Place) -> WritingGradients<'b> {
+    pub(super) fn writing<'b>(&'b mut self, place: &'b CallContext) -> WritingGradients<'b> {
         let all = self.0.iter_mut().map(|(carried, elements)| {
             let writing = match elements {
                 Elements::F32(elements) => Writing::of(elements, place),

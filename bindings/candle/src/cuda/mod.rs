@@ -2,8 +2,8 @@
 //! without waiting.
 
 mod append;
+mod context;
 mod gradients;
-mod place;
 mod raw;
 mod reading;
 
@@ -22,8 +22,8 @@ use ferroflash::{
 use half::{bf16, f16};
 
 pub(crate) use self::append::append;
+use self::context::CallContext;
 use self::gradients::CarriedGradients;
-use self::place::Place;
 use self::raw::{Reading, Writing};
 use self::reading::{GuardedVectors, ReadBeside, ReadInputs, ReadScales};
 use crate::call::{AllGradients, Call, Results, by_type};
@@ -80,7 +80,7 @@ fn forward_of<T: Number>(
 ) -> Result<CudaStorage> {
     let problem = call.problem;
     let candle = stored[0].0.device();
-    let place = Place::of(candle)?;
+    let place = CallContext::of(candle)?;
     let attention = Attention::new(place.device(), problem).map_err(Error::from)?;
     let layouts = match lse {
         Some(_) => layouts(call, stored),
@@ -131,7 +131,7 @@ fn backward_of<T: Number>(
 ) -> Result<AllGradients<CudaStorage>> {
     let problem = call.problem;
     let candle = stored[0].0.device();
-    let place = Place::of(candle)?;
+    let place = CallContext::of(candle)?;
     let attention = Attention::new(place.device(), problem).map_err(Error::from)?;
     let prepared = PLANS
         .backward(&attention, &gradients::asked(call, layouts(call, stored)))

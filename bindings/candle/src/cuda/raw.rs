@@ -18,7 +18,7 @@ use ferroflash::dtype::{Scalar, ScalarType};
 use ferroflash::plan::Plan;
 use ferroflash::tensor::{DeviceSlice, DeviceSliceMut};
 
-use super::Place;
+use super::CallContext;
 
 /// The shortest piece of memory that is asked for: the driver gives none of 0 bytes.
 const LEAST_BYTES: usize = 256;
@@ -59,7 +59,7 @@ pub(super) struct Reading<'a> {
     address: u64,
     n_elems: u64,
     dtype: ScalarType,
-    place: &'a Place,
+    place: &'a CallContext,
     _order: SyncOnDrop<'a>,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Writing<'a> {
     address: u64,
     n_elems: u64,
     dtype: ScalarType,
-    place: &'a Place,
+    place: &'a CallContext,
     _order: SyncOnDrop<'a>,
 }
 
@@ -84,7 +84,7 @@ impl<'a> Reading<'a> {
         elements: &'a CudaSlice<T>,
         first: usize,
         dtype: ScalarType,
-        place: &'a Place,
+        place: &'a CallContext,
     ) -> Reading<'a> {
         let (address, order) = elements.device_ptr(place.stream());
         // An empty tensor may begin behind the end.
@@ -115,7 +115,10 @@ impl<'a> Reading<'a> {
 
 impl<'a> Writing<'a> {
     /// All elements.
-    pub(super) fn of<T: Scalar>(elements: &'a mut CudaSlice<T>, place: &'a Place) -> Writing<'a> {
+    pub(super) fn of<T: Scalar>(
+        elements: &'a mut CudaSlice<T>,
+        place: &'a CallContext,
+    ) -> Writing<'a> {
         Writing::from(elements, 0, T::TYPE, place)
     }
 
@@ -124,7 +127,7 @@ impl<'a> Writing<'a> {
         elements: &'a mut CudaSlice<T>,
         first: usize,
         dtype: ScalarType,
-        place: &'a Place,
+        place: &'a CallContext,
     ) -> Writing<'a> {
         let n_elems = elements.len();
         let (address, order) = elements.device_ptr_mut(place.stream());
@@ -156,7 +159,7 @@ impl<'a> Writing<'a> {
 impl<'a> Lent<'a> {
     pub(super) fn new(
         workspace: &'a mut CudaSlice<u8>,
-        place: &'a Place,
+        place: &'a CallContext,
     ) -> std::result::Result<Lent<'a>, crate::Error> {
         let n_bytes = workspace.len() as u64;
         let stream = place.stream().cu_stream().cast();

@@ -9,7 +9,7 @@ use ferroflash::{Inputs, Problem, Scalar, Tensor as View, Vector};
 use float8::F8E4M3;
 use half::{bf16, f16};
 
-use super::place::Place;
+use super::context::CallContext;
 use super::raw::Reading;
 use super::{Number, Stored};
 use crate::error::{Error, elsewhere};
@@ -28,7 +28,7 @@ impl<'a> ReadInputs<'a> {
     pub(super) fn of<T: Number>(
         problem: Problem,
         [q, k, v]: [Stored<'a>; 3],
-        place: &'a Place,
+        place: &'a CallContext,
     ) -> Result<ReadInputs<'a>> {
         let q = stored::<T>(q, place)?;
         let [k, v] = match problem.fp8_kv() {
@@ -52,7 +52,7 @@ impl<'a> ReadInputs<'a> {
 
 fn stored<'a, T: Scalar + CudaDType>(
     (storage, at): Stored<'a>,
-    place: &'a Place,
+    place: &'a CallContext,
 ) -> Result<(Reading<'a>, ferroflash::Layout)> {
     let elements = storage.as_cuda_slice::<T>()?;
     let reading = Reading::of(elements, at.start_offset(), T::TYPE, place);
@@ -66,7 +66,10 @@ pub(super) struct ReadScales<'a> {
 }
 
 impl<'a> ReadScales<'a> {
-    pub(super) fn of(scales: &'a GuardedScales<'a>, place: &'a Place) -> Result<ReadScales<'a>> {
+    pub(super) fn of(
+        scales: &'a GuardedScales<'a>,
+        place: &'a CallContext,
+    ) -> Result<ReadScales<'a>> {
         Ok(ReadScales {
             k: scales.k().read::<f32>(place)?,
             v: scales.v().read::<f32>(place)?,
@@ -86,7 +89,10 @@ pub(super) struct ReadBeside<'a> {
 }
 
 impl<'a> ReadBeside<'a> {
-    pub(super) fn of(beside: &'a GuardedBeside<'a>, place: &'a Place) -> Result<ReadBeside<'a>> {
+    pub(super) fn of(
+        beside: &'a GuardedBeside<'a>,
+        place: &'a CallContext,
+    ) -> Result<ReadBeside<'a>> {
         let tensors = beside
             .named()
             .map(|(name, guard)| Ok((name, guard, guard.elements(place)?)));
@@ -147,7 +153,7 @@ impl<'a> GuardedVectors<'a> {
         GuardedVectors { guards, indices }
     }
 
-    pub(super) fn read(&'a self, place: &'a Place) -> Result<ReadVectors<'a>> {
+    pub(super) fn read(&'a self, place: &'a CallContext) -> Result<ReadVectors<'a>> {
         let read = |&index: &usize| self.guards[index].lengths(place);
         Ok(ReadVectors(self.indices.map(read)?))
     }
@@ -168,7 +174,7 @@ impl<'a> Guarded<'a> {
         }
     }
 
-    fn on_gpu(&self, place: &Place) -> Result<&CudaStorage> {
+    fn on_gpu(&self, place: &CallContext) -> Result<&CudaStorage> {
         match self.storage() {
             Storage::Cuda(storage) => Ok(storage),
             _ => Err(elsewhere(self.argument, self.tensor, place.location()).into()),
@@ -178,7 +184,7 @@ impl<'a> Guarded<'a> {
     /// A tensor with its strides.
     pub(super) fn strided<T: Number>(
         &'a self,
-        place: &'a Place,
+        place: &'a CallContext,
     ) -> Result<(Reading<'a>, ferroflash::Layout)> {
         let elements = self.on_gpu(place)?.as_cuda_slice::<T>()?;
         let reading = Reading::of(elements, self.layout.start_offset(), T::TYPE, place);
@@ -186,13 +192,13 @@ impl<'a> Guarded<'a> {
     }
 
     /// All of a contiguous tensor.
-    pub(super) fn read<T: Number>(&'a self, place: &'a Place) -> Result<Reading<'a>> {
+    pub(super) fn read<T: Number>(&'a self, place: &'a CallContext) -> Result<Reading<'a>> {
         let elements = self.on_gpu(place)?.as_cuda_slice::<T>()?;
         Ok(self.reading(elements, T::TYPE, place))
     }
 
     /// The elements from the first one on of a tensor that an expression reads.
-    fn elements(&'a self, place: &'a Place) -> Result<Reading<'a>> {
+    fn elements(&'a self, place: &'a CallContext) -> Result<Reading<'a>> {
         let (storage, first) = (self.on_gpu(place)?, self.layout.start_offset());
         Ok(match self.tensor.dtype() {
             DType::F16 => Reading::of(storage.as_cuda_slice::<f16>()?, first, f16::TYPE, place),
@@ -203,7 +209,7 @@ impl<'a> Guarded<'a> {
     }
 
     /// All of a vector of lengths. ferroflash takes them for i32: those of u32 that are lengths have the same bits.
-    pub(super) fn lengths(&'a self, place: &'a Place) -> Result<Reading<'a>> {
+    pub(super) fn lengths(&'a self, place: &'a CallContext) -> Result<Reading<'a>> {
         let storage = self.on_gpu(place)?;
         Ok(match self.tensor.dtype() {
             DType::I32 => self.reading(storage.as_cuda_slice::<i32>()?, ScalarType::I32, place),
@@ -215,7 +221,7 @@ impl<'a> Guarded<'a> {
         &'a self,
         elements: &'a CudaSlice<T>,
         dtype: ScalarType,
-        place: &'a Place,
+        place: &'a CallContext,
     ) -> Reading<'a> {
         let first = self.layout.start_offset();
         Reading::of(elements, first, dtype, place).shortened(self.tensor.elem_count())

@@ -1,4 +1,4 @@
-//! Appends: new rows are written, and turned.
+//! Appends: new rows are written, and rotated.
 
 use super::*;
 
@@ -14,8 +14,8 @@ fn tables(rotary_dim: usize) -> Result<(Tensor, Tensor)> {
     Ok((angles.cos()?, angles.sin()?))
 }
 
-/// Rows `[rows, heads, head_dim]` turned from a position on, in f32 by candle-nn's operations.
-fn turned(
+/// Rows `[rows, heads, head_dim]` rotated from a position on, in f32 by candle-nn's operations.
+fn rotated(
     x: &Tensor,
     first: usize,
     rotary: (&Tensor, &Tensor),
@@ -88,7 +88,7 @@ fn append(dtype: DType, rotary_dim: usize, interleaved: bool, allowed: f32) -> R
                 continue;
             }
             let own = |x: &Tensor| x.narrow(0, first, n);
-            let turn = |x: &Tensor| turned(&own(x)?, BEFORE[sequence], (&cos, &sin), interleaved);
+            let turn = |x: &Tensor| rotated(&own(x)?, BEFORE[sequence], (&cos, &sin), interleaved);
             assert_close("q", &own(&q_out)?, &turn(&q)?, allowed);
             first += n;
         }
@@ -99,7 +99,7 @@ fn append(dtype: DType, rotary_dim: usize, interleaved: bool, allowed: f32) -> R
         let own = |x: &Tensor| x.narrow(0, first, n);
         let (mut k, mut v) = (None, None);
         if n > 0 {
-            k = Some(turned(
+            k = Some(rotated(
                 &own(&new_k)?,
                 BEFORE[sequence],
                 (&cos, &sin),
@@ -200,7 +200,7 @@ fn a_text_in_steps() -> Result<()> {
         used = appended.seqused_k;
         first += step;
     }
-    let turn = |x: &Tensor| turned(x, 0, (&cos, &sin), false)?.unsqueeze(0);
+    let turn = |x: &Tensor| rotated(x, 0, (&cos, &sin), false)?.unsqueeze(0);
     let case = Case {
         batch: 1,
         seqlen_q: n,

@@ -1,4 +1,4 @@
-"""Rows written to a cache, and rows turned by their positions (RoPE): the operators `ferroflash::append` and `ferroflash::rotate`.
+"""Rows written to a cache, and rows rotated by their positions (RoPE): the operators `ferroflash::append` and `ferroflash::rotate`.
 
 Plans are kept and calls made as in `_call`; plain calls go past the operators, as in `_torch`. Neither has a derivative.
 """
@@ -28,7 +28,7 @@ _LIBRARY.define(
 
 
 class Rotary(NamedTuple):
-    """How rows are turned."""
+    """How rows are rotated."""
 
     cos: Tensor
     """By position: `[n_positions, rotary_dim / 2]`, float32, contiguous."""
@@ -38,7 +38,7 @@ class Rotary(NamedTuple):
 
 
 class Append(NamedTuple):
-    """Row i of sequence b of k and v becomes row `cache_seqlens[b] + i` of its cache, turned, if it is, by that position."""
+    """Row i of sequence b of k and v becomes row `cache_seqlens[b] + i` of its cache, rotated, if it is, by that position."""
 
     k: Tensor
     """`[batch, seqlen_new, heads_k, head_dim]`, or packed with cu_seqlens_new."""
@@ -48,7 +48,7 @@ class Append(NamedTuple):
     v_cache: Tensor
     cache_seqlens: Tensor
     q: Tensor | None = None
-    """Queries, as many as new rows, that are turned, too: with rotary."""
+    """Queries, as many as new rows, that are rotated, too: with rotary."""
     rotary: Rotary | None = None
     queries_at_first: bool = False
     """Whether every query stands at `cache_seqlens[b]`."""
@@ -57,7 +57,7 @@ class Append(NamedTuple):
 
 
 def append(given: Append) -> tuple[Tensor, Tensor | None]:
-    """Appends, and gives how many rows each sequence has then, int32 `[batch]`, and the queries turned."""
+    """Appends, and gives how many rows each sequence has then, int32 `[batch]`, and the queries rotated."""
     rotary = given.rotary
     if _are_plain(*(x for x in given if isinstance(x, Tensor))):
         seqused, q = _append(given)
@@ -70,7 +70,7 @@ def append(given: Append) -> tuple[Tensor, Tensor | None]:
 
 
 def rotate(x: Tensor, rotary: Rotary, positions: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
-    """Rows turned: row i of sequence b by position `positions[b] + i`. x is `[batch, seqlen, heads, head_dim]`, or packed; so is the result."""
+    """Rows rotated: row i of sequence b by position `positions[b] + i`. x is `[batch, seqlen, heads, head_dim]`, or packed; so is the result."""
     if _are_plain(x, positions):
         return _rotate(x, rotary, positions, cu_seqlens)
     return torch.ops.ferroflash.rotate.default(x, *rotary, positions, cu_seqlens)
@@ -196,7 +196,7 @@ def _rotate(x: Tensor, rotary: Rotary, positions: Tensor, cu_seqlens: Tensor | N
 
 
 def _turned_rows(x: Tensor, cu_seqlens: Tensor | None) -> Tensor:
-    """Room for rows of x turned. Not all are written: packed rows may be of no sequence, and a GPU leaves out rows beyond the tables."""
+    """Room for rows of x rotated. Not all are written: packed rows may be of no sequence, and a GPU leaves out rows beyond the tables."""
     everywhere = cu_seqlens is None and not x.is_cuda
     return (torch.empty_like if everywhere else torch.zeros_like)(x, memory_format=torch.contiguous_format)
 

@@ -86,7 +86,7 @@ def _shape(argument: str, given: object) -> torch.Size:
 
 def with_kvcache(given: Cached, window: Window) -> tuple[Tensor, Tensor]:
     """o and lse. Where there are new rows, they are appended; then nothing has gradients. Without a window, which a causal mask is, too, every
-    query is turned as at the position of the first new row."""
+    query is rotated as at the position of the first new row."""
     for argument in _TENSORS:
         tensor = getattr(given, argument)
         if tensor is not None:
@@ -131,7 +131,7 @@ def _attend(given: Cached, seqused: Tensor | None, table: Tensor | None, window:
         return _with_new_rows(given, seqused, table, window, longest_q)
     for argument, tensor in (("rotary_cos", given.rotary_cos), ("rotary_sin", given.rotary_sin)):
         if tensor is not None:
-            raise ValueError(f"{argument} was given; allowed with k and v, the new rows to be turned")
+            raise ValueError(f"{argument} was given; allowed with k and v, the new rows to be rotated")
     if given.cu_seqlens_k_new is not None:
         raise ValueError("cu_seqlens_k_new was given; allowed with k and v, the new rows that it divides")
     options = {
@@ -183,13 +183,13 @@ def _with_new_rows(
             planned.forward()
         if not k_cache.is_cuda:
             _check_on_host(k, k_cache, lengths, given.cu_seqlens_k_new)
-    turned, queries = q, None
+    rotated, queries = q, None
     if rotary is not None:
         own = given.rotary_seqlens is not None and given.rotary_seqlens is not seqused
         positions = given.rotary_seqlens if own else seqused
         at_first = window == (None, None)
         if own or not _same_rows(given):
-            turned = _turn_queries(q, rotary, positions, given.cu_seqlens_q, at_first)
+            rotated = _turn_queries(q, rotary, positions, given.cu_seqlens_q, at_first)
         else:
             queries = q
         if own:
@@ -198,14 +198,14 @@ def _with_new_rows(
         at_first = False
     rows = Append(k, v, k_cache, v_cache, seqused, queries, rotary, at_first and queries is not None, given.cu_seqlens_k_new, table)
     after, appended = append(rows)
-    turned = turned if appended is None else appended
+    rotated = rotated if appended is None else appended
     lengths = (*lengths[:3], after, *lengths[4:])
     if plain:
-        if turned.stride() != q.stride():
-            planned = _call.plan(turned, k_cache, v_cache, lengths, numbers, beside)
-        return _call.forward(planned, turned, k_cache, v_cache, lengths, beside)
+        if rotated.stride() != q.stride():
+            planned = _call.plan(rotated, k_cache, v_cache, lengths, numbers, beside)
+        return _call.forward(planned, rotated, k_cache, v_cache, lengths, beside)
     return attention(
-        turned,
+        rotated,
         k_cache,
         v_cache,
         softmax_scale=given.softmax_scale,
@@ -248,14 +248,14 @@ def _same_rows(given: Cached) -> bool:
 
 
 def _turn_queries(q: Tensor, rotary: Rotary, positions: Tensor, cu_seqlens_q: Tensor | None, at_first: bool) -> Tensor:
-    """Queries turned: row i of sequence b by position `positions[b] + i`, or with `at_first` by `positions[b]`."""
+    """Queries rotated: row i of sequence b by position `positions[b] + i`, or with `at_first` by `positions[b]`."""
     if not at_first:
         return rotate(q, rotary, positions, cu_seqlens_q)
     if cu_seqlens_q is None:
         # As one row of many heads.
         batch, seqlen, heads, head_dim = q.shape
         return rotate(q.reshape(batch, 1, seqlen * heads, head_dim), rotary, positions).view(q.shape)
-    # As sequences of one row. Rows of no sequence are turned somehow: nobody reads them.
+    # As sequences of one row. Rows of no sequence are rotated somehow: nobody reads them.
     rows = torch.arange(q.shape[0], dtype=torch.int32, device=q.device)
     sequence = torch.searchsorted(cu_seqlens_q[1:], rows, right=True, out_int32=True).clamp_(max=positions.shape[0] - 1)
     return rotate(q.unsqueeze(1), rotary, positions.index_select(0, sequence)).squeeze(1)

@@ -238,7 +238,7 @@ def flash_attn_with_kvcache(
       Rows for which there is no room, or no page, are an error on the CPU, and not written on a GPU. Nothing has gradients
       then, as in FlashAttention-3.
     * `rotary_cos`, `rotary_sin`: `[seqlen_ro, rotary_dim / 2]`, with `k` and `v`; f32, or a 16-bit type that is widened at every
-      call. The first rotary_dim elements of k are turned by position `rotary_seqlens[b] + i`, those of q by that position under
+      call. The first rotary_dim elements of k are rotated by position `rotary_seqlens[b] + i`, those of q by that position under
       a causal mask or a window, by `rotary_seqlens[b]` without; q itself is not changed. `rotary_interleaved` pairs elements
       2i and 2i + 1, otherwise i and i + rotary_dim / 2. seqlen_ro is at least the rows of a sequence of the cache.
     * `rotary_seqlens`: i32 `[batch]`; None is `cache_seqlens`.

@@ -237,7 +237,7 @@ def flash_attn_with_kvcache(
       `cache_seqlens + seqlen_new` rows. It needs cache_seqlens, which is not changed. Rows for which there is no room, or no page, are an error
       on the CPU, and not written on a GPU. Nothing has gradients then, as in flash-attn.
     - rotary_cos, rotary_sin: `[seqlen_ro, rotary_dim / 2]`, with k and v; float32, or a 16-bit type that is widened at every call. The first
-      rotary_dim elements of k are turned by the row's position, those of q by `cache_seqlens[b] + i` under a causal mask or a window, by
+      rotary_dim elements of k are rotated by the row's position, those of q by `cache_seqlens[b] + i` under a causal mask or a window, by
       `cache_seqlens[b]` without; q itself is not changed. `rotary_interleaved` pairs elements 2i and 2i + 1, otherwise i and
       i + rotary_dim / 2. seqlen_ro is at least the rows of a sequence of the cache.
     - num_splits: into how many parts a GPU divides the keys. 0 leaves it to the library, 1 divides none; with more each part has

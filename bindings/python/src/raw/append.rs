@@ -1,4 +1,4 @@
-//! New rows of k and v written to a cache, with k and q turned by their positions: planned, and run on addresses.
+//! New rows of k and v written to a cache, with k and q rotated by their positions: planned, and run on addresses.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::call::PLANS;
-use super::memory::{Place, Span, queue};
+use super::memory::{Location, Span, queue};
 use super::rotate::Turned;
 use super::shape::{Strides, strided};
 use crate::device::device;
@@ -144,7 +144,7 @@ impl Append {
         [seqused_k, seqused_out, cu_seqlens_new, page_table, cos, sin]: [u64; 6],
     ) -> Result<(), Error> {
         let problem = self.append.problem();
-        let place = Place::of(self.append.device().as_cuda());
+        let place = Location::of(self.append.device().as_cuda());
         let span = |at: usize| Span {
             argument: TENSORS[at],
             address: tensors[at],
@@ -186,7 +186,7 @@ impl Append {
             (inputs, outputs)
         };
         match (&self.prepared, place) {
-            (Some(prepared), Place::Cuda(device)) => {
+            (Some(prepared), Location::Cuda(device)) => {
                 // SAFETY: as the caller promises. An append has no workspace.
                 let mut queue = unsafe { queue(device, stream, (0, 0))? };
                 prepared.append(&mut queue, &inputs, &mut outputs)

@@ -11,7 +11,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::memory::Place;
+use super::memory::Location;
 use super::score::{Taken, Values};
 
 /// What a run takes beside tensors and lengths, all of which may be left out: of memory its address, 0 where there is none.
@@ -69,11 +69,11 @@ impl Beside {
     /// The inputs with sinks, seed and offset, and what expressions take.
     ///
     /// # Safety
-    /// As for [`Place::tensor`], of every address.
+    /// As for [`Location::tensor`], of every address.
     pub(super) unsafe fn give<'a>(
         &self,
         inputs: Inputs<'a>,
-        place: Place<'a>,
+        location: Location<'a>,
         problem: &Problem,
         taken: &Taken,
     ) -> Result<Inputs<'a>, Error> {
@@ -152,11 +152,11 @@ impl Wanted {
     /// The gradients with these, too.
     ///
     /// # Safety
-    /// As for [`Place::tensor_mut`], of every address of a gradient.
+    /// As for [`Location::tensor_mut`], of every address of a gradient.
     pub(super) unsafe fn give<'a>(
         &self,
         mut gradients: Gradients<'a>,
-        place: Place<'a>,
+        location: Location<'a>,
         problem: &Problem,
         beside: &Beside,
     ) -> Result<Gradients<'a>, Error> {

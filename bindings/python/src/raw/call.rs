@@ -10,7 +10,7 @@ use ferroflash::{Error, Gradients, Layout, OutputGradients, Outputs, PlanCache, 
 use pyo3::prelude::*;
 
 use super::beside::{Beside, Wanted};
-use super::memory::{Place, queue};
+use super::memory::{Location, queue};
 use super::shape::{Lengths, Shape, Strides, strided};
 use crate::error::to_py;
 use crate::problem::Problem;
@@ -110,7 +110,7 @@ impl Forward {
             (inputs, Outputs::new(place.tensor_mut(o)?, lse))
         };
         match (&self.prepared, place) {
-            (Some(prepared), Place::Cuda(device)) => {
+            (Some(prepared), Location::Cuda(device)) => {
                 // SAFETY: as the caller promises.
                 let mut queue = unsafe { queue(device, stream, workspace)? };
                 prepared.forward(&mut queue, &inputs, &mut outputs)
@@ -234,7 +234,7 @@ impl Backward {
             (inputs, saved, of_output, gradients)
         };
         match (&self.prepared, place) {
-            (Some(prepared), Place::Cuda(device)) => {
+            (Some(prepared), Location::Cuda(device)) => {
                 // SAFETY: as the caller promises.
                 let mut queue = unsafe { queue(device, stream, workspace)? };
                 prepared.backward(&mut queue, &inputs, &saved, &of_output, &mut gradients)

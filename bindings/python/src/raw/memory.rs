@@ -18,7 +18,7 @@ use half::{bf16, f16};
 
 /// In whose memory addresses are.
 #[derive(Clone, Copy)]
-pub(crate) enum Place<'a> {
+pub(crate) enum Location<'a> {
     /// The host's.
     Host,
     /// A device's.
@@ -45,10 +45,10 @@ impl Span {
     }
 }
 
-impl<'a> Place<'a> {
+impl<'a> Location<'a> {
     /// A device's, or the host's.
-    pub(crate) fn of(device: Option<&'a Arc<CudaDevice>>) -> Place<'a> {
-        device.map_or(Place::Host, Place::Cuda)
+    pub(crate) fn of(device: Option<&'a Arc<CudaDevice>>) -> Location<'a> {
+        device.map_or(Location::Host, Location::Cuda)
     }
 
     /// A tensor to read.
@@ -59,13 +59,13 @@ impl<'a> Place<'a> {
     pub(crate) unsafe fn tensor(self, span: Span) -> Result<Tensor<'a>, Error> {
         let n_elems = span.n_elems()?;
         Ok(match self {
-            Place::Cuda(device) => {
+            Location::Cuda(device) => {
                 // SAFETY: as the caller promises.
                 let slice = unsafe { slice_from_raw(device, span.address, n_elems, span.dtype) };
                 Tensor::device(slice, span.layout)?
             }
             // SAFETY: as the caller promises.
-            Place::Host => unsafe {
+            Location::Host => unsafe {
                 match span.dtype {
                     Dtype::Bf16 => host::<bf16>(span, n_elems)?,
                     Dtype::F16 => host::<f16>(span, n_elems)?,
@@ -78,17 +78,17 @@ impl<'a> Place<'a> {
     /// Keys or values in e4m3 to read; the span's type is not looked at.
     ///
     /// # Safety
-    /// As for [`Place::tensor`].
+    /// As for [`Location::tensor`].
     pub(crate) unsafe fn tensor_e4m3(self, span: Span) -> Result<Tensor<'a>, Error> {
         let n_elems = span.n_elems()?;
         Ok(match self {
-            Place::Cuda(device) => {
+            Location::Cuda(device) => {
                 // SAFETY: as the caller promises.
                 let slice =
                     unsafe { slice_from_raw(device, span.address, n_elems, ScalarType::E4m3) };
                 Tensor::device(slice, span.layout)?
             }
-            Place::Host => {
+            Location::Host => {
                 // SAFETY: as the caller promises.
                 unsafe { host::<F8E4M3>(span, n_elems)? }
             }
@@ -98,18 +98,18 @@ impl<'a> Place<'a> {
     /// A tensor to write.
     ///
     /// # Safety
-    /// As for [`Place::tensor`]; and nobody else reads the elements then.
+    /// As for [`Location::tensor`]; and nobody else reads the elements then.
     pub(crate) unsafe fn tensor_mut(self, span: Span) -> Result<TensorMut<'a>, Error> {
         let n_elems = span.n_elems()?;
         Ok(match self {
-            Place::Cuda(device) => {
+            Location::Cuda(device) => {
                 // SAFETY: as the caller promises.
                 let slice =
                     unsafe { slice_from_raw_mut(device, span.address, n_elems, span.dtype) };
                 TensorMut::device(slice, span.layout)?
             }
             // SAFETY: as the caller promises.
-            Place::Host => unsafe {
+            Location::Host => unsafe {
                 match span.dtype {
                     Dtype::Bf16 => host_mut::<bf16>(span, n_elems)?,
                     Dtype::F16 => host_mut::<f16>(span, n_elems)?,
@@ -122,7 +122,7 @@ impl<'a> Place<'a> {
     /// Row statistics, scales, or a table of cosines or sines, to read: f32.
     ///
     /// # Safety
-    /// As for [`Place::tensor`].
+    /// As for [`Location::tensor`].
     pub(crate) unsafe fn statistics(
         self,
         argument: Argument,
@@ -137,7 +137,7 @@ impl<'a> Place<'a> {
     /// Lengths: i32.
     ///
     /// # Safety
-    /// As for [`Place::tensor`].
+    /// As for [`Location::tensor`].
     pub(crate) unsafe fn integers(
         self,
         argument: Argument,
@@ -152,7 +152,7 @@ impl<'a> Place<'a> {
     /// Seed and offset of dropout: two u64.
     ///
     /// # Safety
-    /// As for [`Place::tensor`].
+    /// As for [`Location::tensor`].
     pub(crate) unsafe fn state(self, address: u64) -> Result<Vector<'a>, Error> {
         // SAFETY: as the caller promises.
         let vector = unsafe { self.vector::<u64>(address, 2, ScalarType::U64) };
@@ -162,7 +162,7 @@ impl<'a> Place<'a> {
     /// Elements of a tensor that an expression reads.
     ///
     /// # Safety
-    /// As for [`Place::tensor`].
+    /// As for [`Location::tensor`].
     pub(crate) unsafe fn elements(
         self,
         name: &str,
@@ -183,7 +183,7 @@ impl<'a> Place<'a> {
     }
 
     /// # Safety
-    /// As for [`Place::tensor`]; `T` is of this type.
+    /// As for [`Location::tensor`]; `T` is of this type.
     unsafe fn vector<T: Scalar>(
         self,
         address: u64,
@@ -191,20 +191,20 @@ impl<'a> Place<'a> {
         dtype: ScalarType,
     ) -> Result<Vector<'a>, Misaligned> {
         Ok(match self {
-            Place::Cuda(device) => {
+            Location::Cuda(device) => {
                 // SAFETY: as the caller promises.
                 let slice = unsafe { slice_from_raw(device, address, n_elems as u64, dtype) };
                 Vector::device(slice)
             }
             // SAFETY: as the caller promises.
-            Place::Host => Vector::of(unsafe { elements::<T>(address, n_elems as u64)? }),
+            Location::Host => Vector::of(unsafe { elements::<T>(address, n_elems as u64)? }),
         })
     }
 
     /// Row statistics to write: f32.
     ///
     /// # Safety
-    /// As for [`Place::tensor_mut`].
+    /// As for [`Location::tensor_mut`].
     pub(crate) unsafe fn statistics_mut(
         self,
         argument: Argument,
@@ -219,7 +219,7 @@ impl<'a> Place<'a> {
     /// Lengths to write: i32.
     ///
     /// # Safety
-    /// As for [`Place::tensor_mut`].
+    /// As for [`Location::tensor_mut`].
     pub(crate) unsafe fn integers_mut(
         self,
         argument: Argument,
@@ -234,7 +234,7 @@ impl<'a> Place<'a> {
     /// Elements of the gradient of a tensor that an expression reads.
     ///
     /// # Safety
-    /// As for [`Place::tensor_mut`].
+    /// As for [`Location::tensor_mut`].
     pub(crate) unsafe fn elements_mut(
         self,
         name: &str,
@@ -255,7 +255,7 @@ impl<'a> Place<'a> {
     }
 
     /// # Safety
-    /// As for [`Place::tensor_mut`]; `T` is of this type.
+    /// As for [`Location::tensor_mut`]; `T` is of this type.
     unsafe fn vector_mut<T: Scalar>(
         self,
         address: u64,
@@ -263,13 +263,13 @@ impl<'a> Place<'a> {
         dtype: ScalarType,
     ) -> Result<VectorMut<'a>, Misaligned> {
         Ok(match self {
-            Place::Cuda(device) => {
+            Location::Cuda(device) => {
                 // SAFETY: as the caller promises.
                 let slice = unsafe { slice_from_raw_mut(device, address, n_elems as u64, dtype) };
                 VectorMut::device(slice)
             }
             // SAFETY: as the caller promises.
-            Place::Host => VectorMut::of(unsafe { elements_mut::<T>(address, n_elems as u64)? }),
+            Location::Host => VectorMut::of(unsafe { elements_mut::<T>(address, n_elems as u64)? }),
         })
     }
 }
@@ -289,7 +289,7 @@ pub(crate) unsafe fn queue(
 }
 
 /// # Safety
-/// As for [`Place::tensor`], on the host, of elements of the span's type.
+/// As for [`Location::tensor`], on the host, of elements of the span's type.
 unsafe fn host<'a, T: Scalar>(span: Span, n_elems: u64) -> Result<Tensor<'a>, Error> {
     // SAFETY: as the caller promises.
     let elements = unsafe { elements::<T>(span.address, n_elems) };
@@ -298,7 +298,7 @@ unsafe fn host<'a, T: Scalar>(span: Span, n_elems: u64) -> Result<Tensor<'a>, Er
 }
 
 /// # Safety
-/// As for [`Place::tensor_mut`], on the host, of elements of the span's type.
+/// As for [`Location::tensor_mut`], on the host, of elements of the span's type.
 unsafe fn host_mut<'a, T: Element>(span: Span, n_elems: u64) -> Result<TensorMut<'a>, Error> {
     // SAFETY: as the caller promises.
     let elements = unsafe { elements_mut::<T>(span.address, n_elems) };
@@ -345,7 +345,7 @@ impl Misaligned {
 }
 
 /// # Safety
-/// As for [`Place::tensor`], on the host.
+/// As for [`Location::tensor`], on the host.
 unsafe fn elements<'a, T>(address: u64, n_elems: u64) -> Result<&'a [T], Misaligned> {
     // An empty tensor has no address.
     if n_elems == 0 {
@@ -358,7 +358,7 @@ unsafe fn elements<'a, T>(address: u64, n_elems: u64) -> Result<&'a [T], Misalig
 }
 
 /// # Safety
-/// As for [`Place::tensor_mut`], on the host.
+/// As for [`Location::tensor_mut`], on the host.
 unsafe fn elements_mut<'a, T>(address: u64, n_elems: u64) -> Result<&'a mut [T], Misaligned> {
     if n_elems == 0 {
         return Ok(&mut []);

@@ -3,8 +3,8 @@
 //! | file | what |
 //! |---|---|
 //! | `call` | a pass on a device, planned; and run on addresses |
-//! | `append` | new rows of k and v written to a cache, k and q turned by their positions |
-//! | `rotate` | rows turned by their positions |
+//! | `append` | new rows of k and v written to a cache, k and q rotated by their positions |
+//! | `rotate` | rows rotated by their positions |
 //! | `shape` | what both passes know of a call before it has addresses |
 //! | `beside` | what a run takes beside tensors and lengths |
 //! | `score` | what a call gives the names in expressions |

@@ -1,4 +1,4 @@
-//! Rows turned by their positions: planned, and run on addresses.
+//! Rows rotated by their positions: planned, and run on addresses.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use super::call::PLANS;
-use super::memory::{Place, Span, queue};
+use super::memory::{Location, Span, queue};
 use super::shape::{Strides, strided};
 use crate::device::device;
 use crate::error::to_py;
@@ -131,7 +131,7 @@ impl Rotate {
         [offsets, cu_seqlens, cos, sin]: [u64; 4],
     ) -> Result<(), Error> {
         let problem = self.rotate.problem();
-        let place = Place::of(self.rotate.device().as_cuda());
+        let place = Location::of(self.rotate.device().as_cuda());
         let span = |argument, address, layout| Span {
             argument,
             address,
@@ -156,7 +156,7 @@ impl Rotate {
             (inputs, place.tensor_mut(span(Argument::Y, y, self.y))?)
         };
         match (&self.prepared, place) {
-            (Some(prepared), Place::Cuda(device)) => {
+            (Some(prepared), Location::Cuda(device)) => {
                 // SAFETY: as the caller promises. A rotation has no workspace.
                 let mut queue = unsafe { queue(device, stream, (0, 0))? };
                 prepared.rotate(&mut queue, &inputs, &mut y)

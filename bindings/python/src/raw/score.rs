@@ -4,7 +4,7 @@ use ferroflash::expression::{ElementType, Expression, ParamValue, Type};
 use ferroflash::{Error, Inputs, ReadTensor};
 use pyo3::prelude::*;
 
-use super::memory::Place;
+use super::memory::Location;
 
 /// Numbers, and of tensors the address, the shape and the strides in elements: in the order of [`Taken`].
 #[derive(Default, FromPyObject)]
@@ -45,11 +45,11 @@ impl Taken {
     /// The inputs with what a call gives.
     ///
     /// # Safety
-    /// As for [`Place::tensor`], of the elements that each tensor reaches over, which are of the type that it is taken for.
+    /// As for [`Location::tensor`], of the elements that each tensor reaches over, which are of the type that it is taken for.
     pub(super) unsafe fn give<'a>(
         &self,
         mut inputs: Inputs<'a>,
-        place: Place<'a>,
+        location: Location<'a>,
         values: &Values,
     ) -> Result<Inputs<'a>, Error> {
         let Values(numbers, tensors) = values;

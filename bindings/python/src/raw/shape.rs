@@ -5,7 +5,7 @@ use ferroflash::prepared::Layouts;
 use ferroflash::{Attention, Error, Fp8Kv, Inputs, Layout, Pages};
 
 use super::beside::Beside;
-use super::memory::{Place, Span};
+use super::memory::{Location, Span};
 use super::score::Taken;
 use crate::problem::Problem;
 
@@ -70,8 +70,8 @@ impl Shape {
         given.fold(layouts, |layouts, (argument, _)| layouts.giving(argument))
     }
 
-    pub(crate) fn place(&self) -> Place<'_> {
-        Place::of(self.attention.device().as_cuda())
+    pub(crate) fn location(&self) -> Location<'_> {
+        Location::of(self.attention.device().as_cuda())
     }
 
     pub(crate) fn span_q(&self, argument: Argument, address: u64) -> Result<Span, Error> {
@@ -139,7 +139,7 @@ impl Shape {
     /// As for [`Forward::run`](super::call::Forward).
     unsafe fn tensors<'a>(
         &self,
-        place: Place<'a>,
+        location: Location<'a>,
         addresses: [u64; 3],
         scales: [u64; 2],
     ) -> Result<Inputs<'a>, Error> {
@@ -171,7 +171,7 @@ impl Shape {
     /// As for [`Forward::run`](super::call::Forward).
     pub(crate) unsafe fn inputs<'a>(
         &self,
-        place: Place<'a>,
+        location: Location<'a>,
         addresses: [u64; 3],
         lengths: Lengths,
         beside: &Beside,

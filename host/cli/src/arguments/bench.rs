@@ -68,7 +68,7 @@ pub struct BenchArguments {
     /// With --decode, on a GPU: type of the elements of keys and values; e4m3 is with a scale for each sequence and head.
     #[arg(long, requires = "decode", default_value = "same")]
     pub kv_dtype: KvDtype,
-    /// With --decode, on a GPU: layers of a model, each with a cache of its own. A call is then an append of the new rows, turned
+    /// With --decode, on a GPU: layers of a model, each with a cache of its own. A call is then an append of the new rows, rotated
     /// by their positions, and attention at the lengths that it leaves on the device. 1: attention alone.
     #[arg(long, requires = "decode", default_value_t = 1)]
     pub layers: usize,

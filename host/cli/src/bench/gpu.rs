@@ -68,11 +68,11 @@ impl Call {
         }
     }
 
-    /// The same with the stamped copy of its main kernel.
-    fn stamped(&self) -> Result<Call, NotStamped> {
+    /// The same with the profiled copy of its main kernel.
+    fn profiled(&self) -> Result<Call, NotStamped> {
         Ok(match self {
-            Call::Forward(prepared) => Call::Forward(prepared.stamped()?),
-            Call::Backward(prepared) => Call::Backward(prepared.stamped()?),
+            Call::Forward(prepared) => Call::Forward(prepared.profiled()?),
+            Call::Backward(prepared) => Call::Backward(prepared.profiled()?),
         })
     }
 }

@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use ferroflash::backend::cuda::CudaDevice;
 use ferroflash::plan::Plan;
 use ferroflash::{MaskExpression, Problem, Score};
-use ferroflash_expression::ptx::{Cap, Edit, Places, Program, RowTerms, ScoreRows, Unit};
+use ferroflash_expression::ptx::{Cap, Edit, ParamOffsets, Program, RowTerms, ScoreRows, Unit};
 use ferroflash_kernels::params::{Scale, ScoreParams};
 use ferroflash_kernels::spec::text::SpecialiseError;
 use ferroflash_kernels::variants::{Kind, ScoreSite, VARIANTS, Variant};
@@ -164,8 +164,8 @@ ferroflash_score_with_rows %m0, %m1;
 ferroflash_score_without_rows %m0, %m1;";
 
 /// Where values of the launch lie in the parameters of a kernel.
-fn places(site: ScoreSite) -> Places {
-    Places {
+fn places(site: ScoreSite) -> ParamOffsets {
+    ParamOffsets {
         scale: (site.scale + offset_of!(Scale, scale)) as u32,
         inverse_unit: (site.score + offset_of!(ScoreParams, inverse_unit)) as u32,
         params: (site.score + offset_of!(ScoreParams, values)) as u32,

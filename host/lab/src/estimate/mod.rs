@@ -87,7 +87,7 @@ mod tiles;
 use std::fmt;
 
 use ferroflash::plan::kinds;
-use ferroflash::tensor::Place;
+use ferroflash::tensor::Location;
 use ferroflash::validate::without_tensors;
 use ferroflash::{Algorithm, Pass, Problem};
 use ferroflash_kernels::variants::{Kind, VARIANTS, Variant};
@@ -238,7 +238,7 @@ impl Estimate {
 pub fn estimate(problem: &Problem, gpu: &Gpu, pass: Pass) -> Result<Vec<Estimate>, EstimateError> {
     let sizes = Sizes::new(problem)?;
     // Refuses what calls refuse, as a head_dim of 0. No size of it depends on the place.
-    without_tensors(problem, pass, Place::Cuda(0))?;
+    without_tensors(problem, pass, Location::Cuda(0))?;
     let peak = gpu.peak(problem.dtype())?;
     let mut estimates: Vec<Estimate> = Vec::new();
     for algorithm in [

@@ -34,7 +34,7 @@ pub struct OfPass {
     pub estimate: Option<Estimate>,
     /// The simulated schedule.
     pub timeline: Result<Timeline, NoTimeline>,
-    /// What a stamped kernel recorded, or why none did; `None` where nothing ran.
+    /// What a profiled kernel recorded, or why none did; `None` where nothing ran.
     pub measured: Option<Result<Measured, NotMeasured>>,
     /// Its launches.
     pub kernels: Vec<Kernel>,
@@ -69,7 +69,7 @@ pub struct Counters {
 /// Why it is not known which block of threads worked on which tile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotMeasured {
-    /// There is no stamped copy that serves.
+    /// There is no profiled copy that serves.
     #[error(transparent)]
     NoStamps(#[from] NoStamps),
     /// What it recorded makes no sense.

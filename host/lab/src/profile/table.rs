@@ -199,7 +199,7 @@ fn of_pass(profile: &Profile, pass: &OfPass) -> Value {
         })
     });
     let measured = pass.measured.as_ref().and_then(|one| one.as_ref().ok());
-    let stamped = measured.map(|measured| {
+    let profiled = measured.map(|measured| {
         json!({
             "kernel": measured.kernel,
             "without_tile": measured.without_tile(),
@@ -209,7 +209,7 @@ fn of_pass(profile: &Profile, pass: &OfPass) -> Value {
             "clock_ghz": measured.clock_ghz,
         })
     });
-    let not_stamped = pass.measured.as_ref().and_then(|one| one.as_ref().err());
+    let not_profiled = pass.measured.as_ref().and_then(|one| one.as_ref().err());
     json!({
         "gpu": profile.device.name,
         "dtype": problem.dtype().to_string(),
@@ -237,8 +237,8 @@ fn of_pass(profile: &Profile, pass: &OfPass) -> Value {
         "extra_bytes": pass.plan.workspace.n_bytes(),
         "idle": idle.as_ref().ok(),
         "not_simulated": pass.timeline.as_ref().err().map(ToString::to_string),
-        "stamps": stamped,
-        "not_stamped": not_stamped.map(ToString::to_string),
+        "stamps": profiled,
+        "not_profiled": not_profiled.map(ToString::to_string),
     })
 }
 

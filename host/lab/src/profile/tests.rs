@@ -1,7 +1,7 @@
 //! Pictures and tables of what has been measured, with records in place of a GPU's.
 
 use ferroflash::plan::{Backend, plan};
-use ferroflash::tensor::Place;
+use ferroflash::tensor::Location;
 use ferroflash::validate::without_tensors;
 use ferroflash::{Dtype, Mask, Pass};
 
@@ -11,7 +11,7 @@ use crate::timeline::{Doing, MeasuredLane, Stretch};
 fn profile(measured: Result<Measured, NotMeasured>) -> Profile {
     let problem = Problem::builder(Dtype::Bf16).seqlen(4096).heads(16);
     let problem = problem.head_dim(128).mask(Mask::Causal).build().unwrap();
-    let checked = without_tensors(&problem, Pass::Forward, Place::Cuda(0)).unwrap();
+    let checked = without_tensors(&problem, Pass::Forward, Location::Cuda(0)).unwrap();
     let device = DeviceInfo::h200();
     let plan = plan(&checked, &device, Backend::Cuda, None).unwrap();
     let mut pass = OfPass::new(plan, None, &device);
@@ -33,7 +33,7 @@ fn measured() -> Measured {
     };
     let lane = |sm, stretches| MeasuredLane { sm, stretches };
     Measured {
-        kernel: "forward_sm90a_bf16_d128_stamped",
+        kernel: "forward_sm90a_bf16_d128_profiled",
         lanes: vec![
             lane(7, vec![stretch(0, 6000, 3), stretch(6000, 8000, 1)]),
             lane(9, vec![stretch(0, 4000, 2)]),
@@ -48,7 +48,7 @@ fn measured() -> Measured {
 fn a_measured_timeline_is_drawn_above_the_simulated_one() {
     let svg = profile(Ok(measured())).svg().unwrap();
     let at = |text: &str| svg.find(text).unwrap_or_else(|| panic!("{text}"));
-    let stamps = "Measured, by time stamps of forward_sm90a_bf16_d128_stamped: 2 of 4 places";
+    let stamps = "Measured, by time stamps of forward_sm90a_bf16_d128_profiled: 2 of 4 places";
     assert!(at(stamps) < at("Simulated, not measured: 132 of 132 places"));
     // 12 of 32 µs.
     assert!(at("62.5 % without one") < at("time in µs from the first tile on"));
@@ -70,9 +70,9 @@ fn json_has_what_was_measured_or_why_nothing_was() {
     assert_eq!(there["stamps"]["without_tile"], 0.625);
     assert_eq!(there["stamps"]["ns"], 8000);
     assert_eq!(there["stamps"]["sms"], 2);
-    assert!(there["not_stamped"].is_null());
+    assert!(there["not_profiled"].is_null());
     let reason = NoStamps::NoTiles(ferroflash::Algorithm::Standard);
     let none = of(&profile(Err(reason.into())));
     assert!(none["stamps"].is_null());
-    assert!(none["not_stamped"].as_str().unwrap().contains("standard"));
+    assert!(none["not_profiled"].as_str().unwrap().contains("standard"));
 }

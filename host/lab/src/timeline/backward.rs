@@ -135,7 +135,7 @@ impl<'a> Run<'a> {
             let way = &self.ways[tile_idx as usize];
             match way.steps.get(idx) {
                 Some(&step) => self.add(now, block, delay(self.launch.block_of_d_q(way, step))),
-                None => self.add_share(now, block),
+                None => self.accumulate_head_split(now, block),
             }
         }
         match self.waiting.len() + self.waiting_for_sums.len() {
@@ -206,7 +206,7 @@ impl<'a> Run<'a> {
         if idx + 1 < way.steps.len() {
             let next = now + self.times.step + delay;
             self.ready.push(Reverse((next, block)));
-        } else if self.launch.n_shares > 1 {
+        } else if self.launch.n_head_splits > 1 {
             self.ready.push(Reverse((now, block)));
         } else {
             self.end_tile(now, block);
@@ -214,12 +214,16 @@ impl<'a> Run<'a> {
     }
 
     /// A block that has made all steps of a tile adds dV, then dK, to those of the shares before, or begins to wait for these.
-    fn add_share(&mut self, now: u64, block: u32) {
+    fn accumulate_head_split(&mut self, now: u64, block: u32) {
         let (tile_idx, idx) = self.at[block as usize];
         let way = &self.ways[tile_idx as usize];
         let nth = idx - way.steps.len();
-        let share = way.tile.head % self.launch.n_shares;
-        let sum = (way.tile.head / self.launch.n_shares, way.tile.k_block, nth);
+        let share = way.tile.head % self.launch.n_head_splits;
+        let sum = (
+            way.tile.head / self.launch.n_head_splits,
+            way.tile.k_block,
+            nth,
+        );
         let (next_share, from) = self.sums.get(&sum).copied().unwrap_or((0, 0));
         if next_share != share {
             self.note_wait(now, block);

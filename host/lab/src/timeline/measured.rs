@@ -1,4 +1,4 @@
-//! What a stamped kernel has recorded, as a timeline.
+//! What a profiled kernel has recorded, as a timeline.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,7 +9,7 @@ use ferroflash_kernels::params::{Params, Stamp};
 
 use super::{Doing, NoTimeline, Stretch, bounds, main_kernel};
 
-/// Which block of threads worked on which tile when, by the time stamps of a stamped plan ([`Plan::stamped`]).
+/// Which block of threads worked on which tile when, by the time stamps of a profiled plan ([`Plan::profiled`]).
 ///
 /// A *place* is the room of one block of threads on a multiprocessor (SM), as in the simulation. Time is in nanoseconds from the first tile's beginning on.
 /// What is known of a place is when its tiles begin and end: waits at semaphores and the edges of pipelines lie within them. So of the shares that the
@@ -113,7 +113,7 @@ pub enum BadStamps {
 }
 
 impl Measured {
-    /// The records of a stamped plan, which ran on a device: of each tile that its kernel works on one, and of one block no two at a time.
+    /// The records of a profiled plan, which ran on a device: of each tile that its kernel works on one, and of one block no two at a time.
     pub fn new(plan: &Plan, device: &DeviceInfo, stamps: &[Stamp]) -> Result<Measured, BadStamps> {
         let main = main_kernel(plan)?;
         let kernel = main.variant.name;

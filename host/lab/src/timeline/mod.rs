@@ -2,13 +2,13 @@
 //!
 //! ```
 //! use ferroflash::plan::{Backend, DeviceInfo, plan};
-//! use ferroflash::tensor::Place;
+//! use ferroflash::tensor::Location;
 //! use ferroflash_lab::timeline::Timeline;
 //! use ferroflash::validate::without_tensors;
 //! use ferroflash::{Dtype, Mask, Pass, Problem};
 //!
 //! let problem = Problem::builder(Dtype::Bf16).seqlen(4096).heads(16).head_dim(128).mask(Mask::Causal).build()?;
-//! let checked = without_tensors(&problem, Pass::Backward, Place::Cuda(0))?;
+//! let checked = without_tensors(&problem, Pass::Backward, Location::Cuda(0))?;
 //! let device = DeviceInfo::h200();
 //! let plan = plan(&checked, &device, Backend::Cuda, None)?;
 //! let idle = Timeline::of_plan(&plan, &device)?.idle();
@@ -26,14 +26,14 @@
 //!   blocks claim them, and flash2's grid is put there by the hardware. A tile takes its beginning, its steps and its end. In flash1 a block of threads has a
 //!   whole head, in both passes; its tiles of keys follow one another.
 //! - **Backward** ([`backward`]). Blocks take tiles, and go through the steps that the kernels go through. Where the order is deterministic, a step waits until
-//!   the tiles before it have added to its block of dQ, and shares of a KV head wait for each other's dK and dV.
+//!   the tiles before it have added to its block of dQ, and head splits wait for each other's dK and dV.
 //!
 //! What tiles take beside their steps is that of an H200: forward as the estimate has it (`estimate/efficiency.rs`), backward [`backward::TIMES`].
 //!
 //! Idle is a place in which no step is made: before the first product and after the last one of a tile ([`Idle::edges`]), at a semaphore
 //! ([`Idle::waits`]), or where no tile is left ([`Idle::without_tile`]). Only the pass's main kernel is simulated.
 //!
-//! What a GPU really did is seen by time stamps: [`Plan::stamped`] is a plan whose main kernel writes them, and [`Measured`] what they say.
+//! What a GPU really did is seen by time stamps: [`Plan::profiled`] is a plan whose main kernel writes them, and [`Measured`] what they say.
 
 pub mod backward;
 pub mod forward;

@@ -2,7 +2,7 @@
 
 use super::*;
 use ferroflash::plan::{Backend, Moment, Stamp, plan};
-use ferroflash::tensor::Place;
+use ferroflash::tensor::Location;
 use ferroflash::validate::without_tensors;
 use ferroflash::{Dtype, Mask, Order, Problem};
 
@@ -17,7 +17,7 @@ fn planned(
     let builder = Problem::builder(Dtype::Bf16).seqlen(seqlen).heads(heads);
     let problem = builder.head_dim(128).mask(mask).order(order);
     let problem = problem.build().unwrap();
-    let checked = without_tensors(&problem, pass, Place::Cuda(0)).unwrap();
+    let checked = without_tensors(&problem, pass, Location::Cuda(0)).unwrap();
     let device = DeviceInfo::h200();
     plan(&checked, &device, Backend::Cuda, Some(algorithm)).unwrap()
 }
@@ -206,8 +206,8 @@ fn records_are_the_timeline_that_they_tell_of() {
     );
     let device = DeviceInfo::h200();
     let simulated = Timeline::of_plan(&plan, &device).unwrap();
-    let stamped = plan.stamped().unwrap();
-    let measured = Measured::new(&stamped, &device, &records(&plan)).unwrap();
+    let profiled = plan.profiled().unwrap();
+    let measured = Measured::new(&profiled, &device, &records(&plan)).unwrap();
     assert_eq!(measured.lanes.len(), simulated.lanes.len());
     assert_eq!(measured.end(), 32 * simulated.end());
     // All tiles are as long, so the times have more than a tick in common.
@@ -230,7 +230,7 @@ fn a_block_keeps_its_place_and_a_later_one_takes_a_free_one() {
         Algorithm::Flash2,
         Order::Deterministic,
     );
-    let stamped = plan.stamped().unwrap();
+    let profiled = plan.profiled().unwrap();
     let moment = |ns| Moment { ns, cycles: ns };
     let stamp = |tile: u32, block, from, until| Stamp {
         block,
@@ -247,7 +247,7 @@ fn a_block_keeps_its_place_and_a_later_one_takes_a_free_one() {
         stamp(2, 2, 42, 80),
         stamp(3, 3, 90, 100),
     ];
-    let measured = Measured::new(&stamped, &DeviceInfo::h200(), &stamps).unwrap();
+    let measured = Measured::new(&profiled, &DeviceInfo::h200(), &stamps).unwrap();
     let tiles = |lane: &MeasuredLane| lane.stretches.iter().map(|one| one.doing).collect();
     let lanes: Vec<Vec<Doing>> = measured.lanes.iter().map(tiles).collect();
     let tile = |tile| Doing::Tile { head: 0, tile };
@@ -264,12 +264,12 @@ fn records_that_make_no_sense_say_why() {
         Algorithm::Flash3,
         Order::Deterministic,
     );
-    let (stamped, device) = (plan.stamped().unwrap(), DeviceInfo::h200());
+    let (profiled, device) = (plan.profiled().unwrap(), DeviceInfo::h200());
     let good = records(&plan);
     let with = |change: &dyn Fn(&mut Vec<Stamp>)| {
         let mut stamps = good.clone();
         change(&mut stamps);
-        Measured::new(&stamped, &device, &stamps).unwrap_err()
+        Measured::new(&profiled, &device, &stamps).unwrap_err()
     };
     let (head, tile) = (good[40].head, good[40].tile);
     let dropped = with(&|stamps| stamps[40] = Stamp::default());

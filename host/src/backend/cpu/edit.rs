@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use ferroflash_expression::ptx::Edit;
 use ferroflash_expression::{
-    Evaluator, Expression, Index, MAX_RANK, ParamValue, Place, Tensors, Type,
+    Evaluator, Expression, Index, MAX_RANK, ParamValue, ScoreIndices, Tensors, Type,
 };
 use ferroflash_kernels::params::ScoreParams;
 
@@ -238,7 +238,7 @@ impl Editor<'_> {
         mut gradient: Option<&mut Panel>,
     ) {
         let sizes = &at.sequence.sizes;
-        let mut place = Place::default();
+        let mut place = ScoreIndices::default();
         place.set(Index::Batch, int(at.sequence_idx));
         place.set(Index::KvHead, int(at.head_k));
         place.set(Index::SeqlenQ, int(sizes.seqlen_q));

@@ -13,7 +13,7 @@ use crate::dtype::{Dtype, Element};
 use crate::error::ProblemError;
 use crate::lengths::Span;
 use crate::problem::merge::MergeProblem;
-use crate::tensor::Place;
+use crate::tensor::Location;
 use crate::validate::merge::check_merge;
 
 /// Elements that a task writes at least: enough to be worth a thread's while.
@@ -22,10 +22,10 @@ const TASK_ELEMS: usize = 1 << 14;
 /// Writes o and lse over the keys of both parts. The arguments have passed [`crate::validate`] for this problem and lie on the host; an
 /// error says which one has not or does not.
 pub(crate) fn run(problem: &MergeProblem, operands: &mut Operands) -> Result<(), ProblemError> {
-    match check_merge(problem, operands.describe())?.place() {
-        Place::Host => {}
+    match check_merge(problem, operands.describe())?.location() {
+        Location::Host => {}
         given => {
-            let needed = Place::Host;
+            let needed = Location::Host;
             return Err(ProblemError::OtherDevice { given, needed });
         }
     }

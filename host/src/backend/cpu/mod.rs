@@ -55,7 +55,7 @@ use crate::dtype::{Dtype, Element, Scalar, Widen};
 use crate::error::ProblemError;
 use crate::lengths::Paged;
 use crate::problem::Problem;
-use crate::tensor::{Place, TensorMut, VectorMut};
+use crate::tensor::{Location, TensorMut, VectorMut};
 use crate::validate::{self, Pass};
 use backward::tensors::{self, Elements, TensorGradient};
 use machine::Machine;
@@ -85,9 +85,9 @@ fn typed<T: Element>(
     operands: &mut Operands,
 ) -> Result<(), ProblemError> {
     match validate::fit(problem, pass, &operands.describe())? {
-        Place::Host => {}
+        Location::Host => {}
         given => {
-            let needed = Place::Host;
+            let needed = Location::Host;
             return Err(ProblemError::OtherDevice { given, needed });
         }
     }

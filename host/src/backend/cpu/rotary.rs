@@ -1,4 +1,4 @@
-//! Rows turned by a rotary position embedding, and rows appended to a cache.
+//! Rows rotated by a rotary position embedding, and rows appended to a cache.
 //!
 //! A *line* is a row of one head. It is computed from its own elements alone, so the results do not depend on the number of threads.
 
@@ -13,11 +13,11 @@ use crate::lengths::Paged;
 use crate::lengths::new_rows::{NewSpan, of_append, of_rotate};
 use crate::problem::append::AppendProblem;
 use crate::problem::rotate::RotateProblem;
-use crate::tensor::{Layout, Place, Tensor, TensorMut};
+use crate::tensor::{Layout, Location, Tensor, TensorMut};
 use crate::terms::{Direction, Pairs, Positions, QueryPositions, Turns};
 use crate::validate::rotary::{check_append, check_rotate};
 
-/// How rows are turned.
+/// How rows are rotated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn<'a> {
     /// `[positions, n_pairs]`.
@@ -28,7 +28,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) n_pairs: usize,
     /// Which elements form them.
     pub(crate) pairs: Pairs,
-    /// Which way they are turned.
+    /// Which way they are rotated.
     pub(crate) direction: Direction,
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn rotate(
     direction: Direction,
     operands: &mut Operands,
 ) -> Result<(), Error> {
-    on_host(check_rotate(problem, operands.describe())?.place())?;
+    on_host(check_rotate(problem, operands.describe())?.location())?;
     pool::install(|| match problem.dtype() {
         Dtype::Bf16 => rotate_typed::<bf16>(problem, direction, operands),
         Dtype::F16 => rotate_typed::<f16>(problem, direction, operands),
@@ -109,10 +109,10 @@ fn rotate_typed<T: Element>(
     )
 }
 
-/// Appends rows to a cache, and turns them and the queries, if they are to be turned. The arguments have passed [`crate::validate`] for this
+/// Appends rows to a cache, and turns them and the queries, if they are to be rotated. The arguments have passed [`crate::validate`] for this
 /// problem and lie on the host; an error says which one has not or does not.
 pub(crate) fn append(problem: &AppendProblem, operands: &mut Operands) -> Result<(), Error> {
-    on_host(check_append(problem, operands.describe())?.place())?;
+    on_host(check_append(problem, operands.describe())?.location())?;
     pool::install(|| match problem.dtype() {
         Dtype::Bf16 => append_typed::<bf16>(problem, operands),
         Dtype::F16 => append_typed::<f16>(problem, operands),
@@ -168,8 +168,8 @@ fn append_typed<T: Element>(
     Ok(())
 }
 
-fn on_host(given: Place) -> Result<(), ProblemError> {
-    let needed = Place::Host;
+fn on_host(given: Location) -> Result<(), ProblemError> {
+    let needed = Location::Host;
     match given == needed {
         true => Ok(()),
         false => Err(ProblemError::OtherDevice { given, needed }),
@@ -203,7 +203,7 @@ fn input<'a, T: Element>(
     }
 }
 
-/// The rows of sequences turned, in place where there is no input.
+/// The rows of sequences rotated, in place where there is no input.
 fn turn_rows<T: Element>(
     [from, to]: [Argument; 2],
     spans: &[NewSpan],
@@ -231,7 +231,7 @@ fn turn_rows<T: Element>(
     })
 }
 
-/// The rows of sequences written behind those that a cache has, turned if they are to be.
+/// The rows of sequences written behind those that a cache has, rotated if they are to be.
 fn append_rows<T: Element>(
     [from, to]: [Argument; 2],
     spans: &[NewSpan],
@@ -257,7 +257,7 @@ fn append_rows<T: Element>(
     })
 }
 
-/// A row of one head: where its elements begin, and by which position they are turned; `None`: they are copied.
+/// A row of one head: where its elements begin, and by which position they are rotated; `None`: they are copied.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     from: usize,

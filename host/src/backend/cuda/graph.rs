@@ -106,7 +106,7 @@ impl fmt::Debug for Graph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Graph")
             .field("device", &self.lane.device.ordinal())
-            .field("n_shares", &self.shares.len())
+            .field("n_head_splits", &self.shares.len())
             .finish_non_exhaustive()
     }
 }

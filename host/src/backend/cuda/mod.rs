@@ -11,7 +11,7 @@
 //! | [`module`] | embedded PTX → kernels of one device, compiled when first wanted |
 //! | [`kernel_cache`] | compiled kernels in a folder, for later processes |
 //! | `launch` | the kernels of a plan, enqueued |
-//! | `marks`, `stamps` | events between them, and the records that a stamped kernel has written: for a profile |
+//! | `marks`, `stamps` | events between them, and the records that a profiled kernel has written: for a profile |
 //! | `tensor_map` | what Hopper's copy engine knows of a launch's tensors |
 //! | `probe` | one instruction of the kernels, run alone: for tests |
 //!

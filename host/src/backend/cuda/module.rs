@@ -77,7 +77,7 @@ type Source = (&'static str, Spec, Option<Kept>);
 
 /// A place for a kernel, which stays empty until a thread has loaded it.
 #[derive(Default)]
-struct Place {
+struct Slot {
     kernel: OnceLock<Arc<Kernel>>,
     /// Held by the thread that loads. Others that want this kernel wait; those that want another one do not.
     loading: Mutex<()>,
@@ -87,7 +87,7 @@ struct Place {
 pub(super) struct Kernels {
     target: Target,
     cache: RwLock<Option<Arc<KernelCache>>>,
-    places: RwLock<HashMap<Source, Arc<Place>>>,
+    places: RwLock<HashMap<Source, Arc<Slot>>>,
 }
 
 impl Kernels {

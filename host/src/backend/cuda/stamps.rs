@@ -1,4 +1,4 @@
-//! The records of a stamped plan, in a queue's workspace: for a profile.
+//! The records of a profiled plan, in a queue's workspace: for a profile.
 
 use ferroflash_driver::extra;
 use ferroflash_kernels::params::Stamp;
@@ -8,7 +8,7 @@ use crate::error::{DriverError, Error};
 use crate::plan::Plan;
 
 impl Queue {
-    /// Clears the records of a stamped plan ([`Plan::stamped`](crate::plan::Plan::stamped)) in the order of the queue, so before the next call, which
+    /// Clears the records of a profiled plan ([`Plan::profiled`](crate::plan::Plan::profiled)) in the order of the queue, so before the next call, which
     /// writes them; its workspace grows first where it is too small. Nothing is done for another plan. Refused while the queue captures.
     pub fn clear_stamps(&mut self, plan: &Plan) -> Result<(), Error> {
         self.ready()?;
@@ -23,7 +23,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits for the queue, and gives the records of a stamped plan as its last call left them: `[heads, tiles]`, as its schedule counts them. None of another
+    /// Waits for the queue, and gives the records of a profiled plan as its last call left them: `[heads, tiles]`, as its schedule counts them. None of another
     /// plan. What they are worth is lost with the next call of another plan, which has its own pieces in the workspace.
     pub fn read_stamps(&mut self, plan: &Plan) -> Result<Vec<Stamp>, Error> {
         self.synchronize()?;

@@ -7,7 +7,7 @@ use crate::device::interval::nums::Range;
 use crate::random::{Kind, Random, Sample, random};
 use crate::{
     At, Bounds, Cond, Contiguous, Elements, Evaluator, Expression, Index, MaskOver, ParamValue,
-    Place, Ranges, Real, Tensors, Truth, Type, Value,
+    Ranges, Real, ScoreIndices, Tensors, Truth, Type, Value,
 };
 
 fn holds<R: Real + Into<f64>>(bounds: Bounds, value: Value<R>) -> bool {
@@ -72,7 +72,7 @@ fn every_value_lies_in_its_bounds() {
         let mut double =
             Evaluator::<f64>::new(&expression, &sample.params, &sample.tensors).unwrap();
         for &score in &scores {
-            let mut place = Place::default();
+            let mut place = ScoreIndices::default();
             for (index, (lo, hi)) in Index::ALL.into_iter().zip(indices) {
                 let inside = lo + random.below((hi - lo + 1) as usize) as i32;
                 place.set(index, random.choose(&[lo, hi, inside]));
@@ -312,7 +312,9 @@ fn check_tiles(name: &str, tile: i32, f: impl FnOnce(At) -> Cond) {
             let mut n_visible = 0;
             for q in first_q..=last_q {
                 for k in first_k..=last_k {
-                    let place = Place::default().with(Index::Query, q).with(Index::Key, k);
+                    let place = ScoreIndices::default()
+                        .with(Index::Query, q)
+                        .with(Index::Key, k);
                     let place = place.with(Index::Head, 3);
                     n_visible += usize::from(evaluator.mask(&place));
                 }

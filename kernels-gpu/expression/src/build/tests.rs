@@ -3,11 +3,11 @@
 use std::cell::Cell;
 
 use crate::{
-    At, Cond, ElementType, Expression, ExpressionError, Index, Int, NoTensors, Node, Num, Place,
-    Type, Use,
+    At, Cond, ElementType, Expression, ExpressionError, Index, Int, NoTensors, Node, Num,
+    ScoreIndices, Type, Use,
 };
 
-fn worth(expression: &Expression, place: Place, score: f32) -> f32 {
+fn worth(expression: &Expression, place: ScoreIndices, score: f32) -> f32 {
     let value = expression.evaluate(&[], &NoTensors, &place, score);
     value.unwrap().num()
 }
@@ -27,7 +27,9 @@ fn operators_take_constants_and_references_on_either_side() {
     });
     let expression = expression.unwrap();
     let (q, k, s) = (9, 4, 6.0_f32);
-    let place = Place::default().with(Index::Query, q).with(Index::Key, k);
+    let place = ScoreIndices::default()
+        .with(Index::Query, q)
+        .with(Index::Key, k);
     let ints = (q - k) + 7 % k + (1 << k & 0xff | 3 ^ !q);
     let wanted = 0.5 + (s + 1.0) + 2.0 * s + (s - 3.0) + 1.0 + (1.0 - s) + ints as f32;
     assert_eq!(worth(&expression, place, s), wanted);
@@ -35,7 +37,9 @@ fn operators_take_constants_and_references_on_either_side() {
 
 #[test]
 fn functions_and_choices_are_what_they_say() {
-    let place = Place::default().with(Index::Query, 5).with(Index::Key, 7);
+    let place = ScoreIndices::default()
+        .with(Index::Query, 5)
+        .with(Index::Key, 7);
     let check = |f: fn(Num, At) -> Num, wanted: fn(f32) -> f32| {
         let expression = Expression::score(f).unwrap();
         for x in [0.25_f32, 1.0, 3.5] {

@@ -2,7 +2,7 @@
 
 use crate::random::{Kind, Sample, random};
 use crate::{
-    At, Dependencies, Evaluator, Expression, NoTensors, Num, ParamValue, Place, Type, Value,
+    At, Dependencies, Evaluator, Expression, NoTensors, Num, ParamValue, ScoreIndices, Type, Value,
 };
 
 fn derivative(f: impl FnOnce(Num, At) -> Num) -> Expression {
@@ -120,7 +120,7 @@ fn known_derivatives_are_short() {
 #[test]
 fn at_a_kink_there_is_one_side() {
     let at = |f: fn(Num, At) -> Num, x: f32| {
-        let value = derivative(f).evaluate(&[], &NoTensors, &Place::default(), x);
+        let value = derivative(f).evaluate(&[], &NoTensors, &ScoreIndices::default(), x);
         value.unwrap().num()
     };
     for (x, wanted) in [(-2.0, -1.0), (-0.0, 0.0), (0.0, 0.0), (3.0, 1.0)] {
@@ -145,7 +145,12 @@ fn a_number_that_is_no_number_has_no_slope_of_its_own() {
     // Beside NaN the other is chosen, and its slope with it.
     let slope = derivative(|s, at| s.min(at.f32("cap")));
     let at = |cap: f32, x: f32| {
-        let value = slope.evaluate(&[ParamValue::F32(cap)], &NoTensors, &Place::default(), x);
+        let value = slope.evaluate(
+            &[ParamValue::F32(cap)],
+            &NoTensors,
+            &ScoreIndices::default(),
+            x,
+        );
         value.unwrap().num()
     };
     assert_eq!(at(1.0, 0.5), 1.0);

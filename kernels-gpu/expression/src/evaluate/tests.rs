@@ -2,7 +2,7 @@
 
 use crate::random::{Kind, Random, Sample, random};
 use crate::{
-    Contiguous, Elements, Evaluator, Expression, Index, NoTensors, ParamValue, Place, Value,
+    Contiguous, Elements, Evaluator, Expression, Index, NoTensors, ParamValue, ScoreIndices, Value,
 };
 
 #[test]
@@ -59,7 +59,9 @@ fn indices_outside_a_tensor_are_moved_inside() {
         (i32::MIN, i32::MAX, 305.0),
         (0, -7, 100.0),
     ] {
-        let place = Place::default().with(Index::Query, q).with(Index::Key, k);
+        let place = ScoreIndices::default()
+            .with(Index::Query, q)
+            .with(Index::Key, k);
         // i32::MIN − 5 wraps around.
         assert_eq!(evaluator.score(&place, 0.0), wanted, "{q} {k}");
     }
@@ -71,7 +73,7 @@ fn what_a_call_gives_must_fit() {
         Expression::score(|s, at| s * at.f32("scale") + at.tensor_f16("slopes", [at.head, at.k]));
     let expression = expression.unwrap();
     let reason = |params: &[ParamValue], tensors: &Vec<Contiguous>| {
-        let given = expression.evaluate(params, tensors, &Place::default(), 1.0_f64);
+        let given = expression.evaluate(params, tensors, &ScoreIndices::default(), 1.0_f64);
         given
             .err()
             .map(|error| error.to_string())
@@ -87,7 +89,7 @@ fn what_a_call_gives_must_fit() {
     assert!(reason(&[ParamValue::I32(1)], &tensor(&[1, 2])).contains("scale"));
     assert!(reason(&scale, &tensor(&[3, 0])).contains("slopes has no elements"));
     assert!(reason(&scale, &vec![]).contains("slopes"));
-    let given = expression.evaluate(&scale, &NoTensors, &Place::default(), 1.0_f64);
+    let given = expression.evaluate(&scale, &NoTensors, &ScoreIndices::default(), 1.0_f64);
     assert!(given.is_err());
     assert!(Contiguous::new(&[2, 3], Elements::I32(vec![0; 5])).is_err());
     assert!(Contiguous::new(&[usize::MAX, 2], Elements::I32(vec![])).is_err());
@@ -98,8 +100,8 @@ fn what_a_call_gives_must_fit() {
 fn an_oracle_computes_in_double_precision() {
     let third = Expression::score(|s, at| (s + 0.1) / at.f32("by")).unwrap();
     let params = [ParamValue::F32(3.0)];
-    let single = third.evaluate(&params, &NoTensors, &Place::default(), 1.0_f32);
-    let double = third.evaluate(&params, &NoTensors, &Place::default(), 1.0_f64);
+    let single = third.evaluate(&params, &NoTensors, &ScoreIndices::default(), 1.0_f32);
+    let double = third.evaluate(&params, &NoTensors, &ScoreIndices::default(), 1.0_f64);
     assert_eq!(single, Ok(Value::Num((1.0 + 0.1) / 3.0)));
     assert_eq!(double, Ok(Value::Num((1.0 + f64::from(0.1_f32)) / 3.0)));
 }

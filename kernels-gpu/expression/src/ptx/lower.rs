@@ -8,7 +8,7 @@ use super::linear::{Algebra, Atom, Sum};
 use super::op::{Arena, Given, Level, Op, OpId};
 use super::tensor::Read;
 use super::unit::Unit;
-use super::{Places, RowTerms, ScoreRows, WriteError};
+use super::{ParamOffsets, RowTerms, ScoreRows, WriteError};
 use crate::{Binary, Compare, Expression, Id, Index, Node, Param, Tensor, Type, Unary};
 
 /// The value of a node.
@@ -24,7 +24,7 @@ pub struct Launch<'a> {
     /// Which index is the thread's own.
     pub rows: ScoreRows,
     /// Where the launch's values lie.
-    pub places: Places,
+    pub places: ParamOffsets,
     /// The values of the launch, in the order of their places.
     pub params: &'a [Param],
     /// The tensors of the launch, in the order of their places.

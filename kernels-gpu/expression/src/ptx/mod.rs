@@ -90,7 +90,7 @@ pub use unit::{Cap, Unit};
 
 /// Where the values of a launch lie in the entry's parameter: offsets in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Places {
+pub struct ParamOffsets {
     /// softmax_scale as f32: positive and finite.
     pub scale: u32,
     /// The inverse of the [`Edit::unit`] as f32.
@@ -190,13 +190,17 @@ fn mask_of(edit: &Edit, launch: &Launch<'_>, arena: &mut Arena) -> Result<OpId, 
 
 impl Program {
     /// The program of an edit, for kernels that take whole scores.
-    pub fn new(edit: &Edit, rows: ScoreRows, places: Places) -> Result<Program, WriteError> {
+    pub fn new(edit: &Edit, rows: ScoreRows, places: ParamOffsets) -> Result<Program, WriteError> {
         Program::with_row_terms(edit, rows, places, RowTerms::InScores)
     }
 
     /// The program of an edit's mask, in the place of scores that stay as they are where the mask
     /// shows them. Parameters and tensors are those of the whole edit.
-    pub fn of_mask(edit: &Edit, rows: ScoreRows, places: Places) -> Result<Program, WriteError> {
+    pub fn of_mask(
+        edit: &Edit,
+        rows: ScoreRows,
+        places: ParamOffsets,
+    ) -> Result<Program, WriteError> {
         let (params, tensors) = (edit.params(), edit.tensors());
         let launch = Launch {
             rows,
@@ -222,7 +226,7 @@ impl Program {
     pub fn with_row_terms(
         edit: &Edit,
         rows: ScoreRows,
-        places: Places,
+        places: ParamOffsets,
         terms: RowTerms,
     ) -> Result<Program, WriteError> {
         let (params, tensors) = (edit.params(), edit.tensors());

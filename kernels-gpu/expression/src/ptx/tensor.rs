@@ -5,7 +5,7 @@
 
 use std::mem::offset_of;
 
-use super::Places;
+use super::ParamOffsets;
 use super::integer::{self, Affine};
 use super::op::{Arena, Depends, Given, IndexUse, Instr, Op, OpId};
 use crate::device::ScoreTensor;
@@ -37,7 +37,7 @@ pub struct Read<'a> {
 
 impl Read<'_> {
     /// The element as an operation of 32 bits.
-    pub fn write(&self, places: &Places, arena: &mut Arena) -> OpId {
+    pub fn write(&self, places: &ParamOffsets, arena: &mut Arena) -> OpId {
         let at = places.tensors + self.place * TENSOR_BYTES;
         let size_log2 = self.tensor.element.size_bytes().trailing_zeros();
         let mut elements = None;

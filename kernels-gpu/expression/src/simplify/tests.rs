@@ -1,7 +1,9 @@
 //! Rules one by one, and that none of them changes a value.
 
 use crate::random::{Kind, Sample, random};
-use crate::{At, Binary, Cond, Expression, Index, NoTensors, Node, Num, Place, Real, Unary, Value};
+use crate::{
+    At, Binary, Cond, Expression, Index, NoTensors, Node, Num, Real, ScoreIndices, Unary, Value,
+};
 
 fn score(f: impl FnOnce(Num, At) -> Num) -> Expression {
     Expression::score(f).unwrap()
@@ -175,7 +177,7 @@ fn check_constant(
     constant: Node,
     variable: Node,
     is_first: bool,
-    place: Place,
+    place: ScoreIndices,
     score: f64,
 ) {
     let mut nodes = vec![variable, constant];
@@ -224,7 +226,7 @@ fn rules_for_constants_hold_for_all_values() {
     ];
     for op in [Add, Sub, Mul, Div, Rem, Min, Max, And, Or, Xor, Shl, Shr] {
         for (c, x) in ints.into_iter().flat_map(|c| ints.map(|x| (c, x))) {
-            let place = Place::default().with(Index::Query, x);
+            let place = ScoreIndices::default().with(Index::Query, x);
             for is_first in [false, true] {
                 check_constant(
                     op,
@@ -258,7 +260,7 @@ fn rules_for_constants_hold_for_all_values() {
         for &c in &nums {
             for &x in &nums {
                 for is_first in [false, true] {
-                    let (constant, place) = (Node::F32(c.to_bits()), Place::default());
+                    let (constant, place) = (Node::F32(c.to_bits()), ScoreIndices::default());
                     check_constant(op, constant, Node::Score, is_first, place, f64::from(x));
                 }
             }

@@ -1,4 +1,4 @@
-//! Cosines and sines of a row's position, and pairs turned by them.
+//! Cosines and sines of a row's position, and pairs rotated by them.
 
 use crate::params::RotaryParams;
 use crate::ptx::global;
@@ -12,7 +12,7 @@ pub(super) struct Angle {
 }
 
 impl Angle {
-    /// A pair turned.
+    /// A pair rotated.
     #[inline(always)]
     pub(super) fn turn(self, [x_1, x_2]: [f32; 2]) -> [f32; 2] {
         let Angle { cos, sin } = self;
@@ -98,12 +98,12 @@ impl Angles {
         angles
     }
 
-    /// A chunk whose neighbours are `N` pairs, turned.
+    /// A chunk whose neighbours are `N` pairs, rotated.
     ///
     /// # Safety
     /// As [`Angles::several`].
     #[inline(always)]
-    unsafe fn turned<E: Products, const N: usize>(self, first: u32, x: [u32; 4]) -> [u32; 4] {
+    unsafe fn rotated<E: Products, const N: usize>(self, first: u32, x: [u32; 4]) -> [u32; 4] {
         // SAFETY: the caller's contract.
         let angles = unsafe { self.several::<N>(first) };
         let mut y = E::unpack_chunk(x);
@@ -123,8 +123,8 @@ impl Angles {
         // SAFETY: the first pair exists.
         let y = unsafe {
             match E::PER_CHUNK {
-                4 => self.turned::<E, 2>(first, x),
-                _ => self.turned::<E, 4>(first, x),
+                4 => self.rotated::<E, 2>(first, x),
+                _ => self.rotated::<E, 4>(first, x),
             }
         };
         for i in 0..4 {

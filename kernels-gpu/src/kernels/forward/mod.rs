@@ -18,7 +18,7 @@
 
 pub mod decode;
 
-pub mod flash1;
+pub mod mla;
 
 pub mod sm80;
 
@@ -26,7 +26,7 @@ pub mod sm90;
 
 use crate::attention::batch_and_head;
 use crate::attention::lengths::ListedTile;
-use crate::kernels::partial::{sink_of, with_sink};
+use crate::kernels::merge::partial::{sink_of, with_sink};
 use crate::params::{Shape, TileList};
 use crate::ptx::{global, special};
 use crate::tile::fragment;
@@ -36,16 +36,16 @@ use crate::tile::softmax::{RowValues, scale_rows};
 
 /// Where a statistic of a sequence's rows lies, L among them: `f32 [heads, rows]`, of which the sequence has `seqlen_q` in each head.
 #[derive(Clone, Copy)]
-struct StatisticRows {
-    base: u64,
-    rows: u32,
-    seqlen_q: u32,
+pub(in crate::kernels) struct StatisticRows {
+    pub(in crate::kernels) base: u64,
+    pub(in crate::kernels) rows: u32,
+    pub(in crate::kernels) seqlen_q: u32,
 }
 
 impl StatisticRows {
     /// Where all sequences have as many rows: of all batch entries, whose heads are counted together.
     #[inline(always)]
-    fn padded(base: u64, shape: &Shape) -> StatisticRows {
+    pub(in crate::kernels) fn padded(base: u64, shape: &Shape) -> StatisticRows {
         StatisticRows {
             base,
             rows: shape.seqlen_q,
@@ -55,7 +55,12 @@ impl StatisticRows {
 
     /// Of a tile's sequence.
     #[inline(always)]
-    fn listed(base: u64, shape: &Shape, list: &TileList, tile: ListedTile) -> StatisticRows {
+    pub(in crate::kernels) fn listed(
+        base: u64,
+        shape: &Shape,
+        list: &TileList,
+        tile: ListedTile,
+    ) -> StatisticRows {
         let head = list.batch_q(tile.sequence) * shape.heads_q;
         StatisticRows {
             base: row_of_head(base, head, u64::from(list.rows_q), tile.q_first),
@@ -67,7 +72,7 @@ impl StatisticRows {
 
 /// O and L ← those with sinks; `sink_of_row` says that of a row.
 #[inline(always)]
-fn add_sinks<O: Accumulator>(
+pub(in crate::kernels) fn add_sinks<O: Accumulator>(
     first_row: u32,
     lse: RowValues,
     o: &mut O,
@@ -90,7 +95,7 @@ fn add_sinks<O: Accumulator>(
 /// # Safety
 /// `sinks` has one for each of the `heads_q` heads of a batch entry.
 #[inline(always)]
-unsafe fn sink_of_head(sinks: u64, heads_q: u32, head: u32) -> f32 {
+pub(in crate::kernels) unsafe fn sink_of_head(sinks: u64, heads_q: u32, head: u32) -> f32 {
     let (_, head_idx) = batch_and_head(head, heads_q);
     // SAFETY: the caller's contract.
     unsafe { sink_of(sinks, head_idx) }
@@ -101,7 +106,7 @@ unsafe fn sink_of_head(sinks: u64, heads_q: u32, head: u32) -> f32 {
 /// # Safety
 /// It has been written, and the warp has met since.
 #[inline(always)]
-unsafe fn load_statistic<O: Accumulator>(
+pub(in crate::kernels) unsafe fn load_statistic<O: Accumulator>(
     rows: StatisticRows,
     first_row: u32,
     place_of: impl Fn(u32) -> (u32, u32),
@@ -125,7 +130,7 @@ unsafe fn load_statistic<O: Accumulator>(
 /// # Safety
 /// `rows` are those of the tile's sequence.
 #[inline(always)]
-unsafe fn store_statistic<O: Accumulator>(
+pub(in crate::kernels) unsafe fn store_statistic<O: Accumulator>(
     rows: StatisticRows,
     first_row: u32,
     values: RowValues,

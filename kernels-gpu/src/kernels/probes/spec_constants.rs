@@ -8,7 +8,7 @@ pub(super) unsafe fn spec_constants(_: u64, output: u64) {
         spec::right_bound(),
         spec::left_bound(),
         spec::lengths(),
-        spec::shares(),
+        spec::head_splits(),
         spec::prefix(),
         spec::block_mask(),
         spec::split_kv(),

@@ -7,8 +7,8 @@ use super::product::{
 use super::sequence::{Sequence, value_in_workspace};
 use super::weights::{Head, scores_of_head, scores_row_bytes, weights_bytes};
 use crate::attention::score::ScoreRows;
-use crate::kernels::dropout::{Dropped, divide_by_kept, head_of};
-use crate::kernels::scores::Given;
+use crate::kernels::common::dropout::{Dropped, divide_by_kept, head_of};
+use crate::kernels::common::score_mod::Given;
 use crate::params::StandardParams;
 use crate::ptx::{barrier, global, score, spec};
 use crate::tile::element::Element;
@@ -18,7 +18,7 @@ use crate::tile::register::Accumulator;
 /// dP = dO Vᵀ, over S; 0 where weights are dropped, and divided by the share that is kept.
 ///
 /// # Safety
-/// The launch is as the row's tile config says; tensors and workspace are as [`StandardParams`] says.
+/// The launch is as the variant's tile config says; tensors and workspace are as [`StandardParams`] says.
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn d_weights<E: Element>(p: &StandardParams) {
     let shape = &p.shape;

@@ -4,7 +4,7 @@ use super::product::{AcrossDepth, AlongDepth, Operand, Part, product, store, sto
 use super::sequence::Sequence;
 use super::weights::{Head, scores_of_head, scores_row_bytes};
 use crate::attention::score::ScoreTile;
-use crate::kernels::scores::Given;
+use crate::kernels::common::score_mod::Given;
 use crate::params::StandardParams;
 use crate::ptx::spec;
 use crate::tile::element::Element;
@@ -12,7 +12,7 @@ use crate::tile::element::Element;
 /// S = Q Kᵀ · scale; −∞ where the mask hides the key, and in the padding columns.
 ///
 /// # Safety
-/// The launch is as the row's tile config says; tensors and workspace are as [`StandardParams`] says.
+/// The launch is as the variant's tile config says; tensors and workspace are as [`StandardParams`] says.
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn scores<E: Element>(p: &StandardParams) {
     let shape = &p.shape;

@@ -8,8 +8,8 @@ use super::weights::{Head, scores_of_head, scores_row_bytes, weights_rows};
 use crate::attention::divide;
 use crate::attention::dropout::{Head as RandomHead, dropped, patch};
 use crate::config;
-use crate::kernels::dropout::head_of;
-use crate::kernels::partial::{lse_log2, sink_of, with_sink};
+use crate::kernels::common::dropout::head_of;
+use crate::kernels::merge::partial::{lse_log2, sink_of, with_sink};
 use crate::params::StandardParams;
 use crate::ptx::math::{ex2_approx, lg2_approx, max, rcp_approx};
 use crate::ptx::shuffle::shuffle_bfly_f32;
@@ -107,7 +107,7 @@ impl Row {
 /// P = 0.
 ///
 /// # Safety
-/// The launch is as the row's tile config says; tensors and workspace are as [`StandardParams`] says.
+/// The launch is as the variant's tile config says; tensors and workspace are as [`StandardParams`] says.
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn softmax<E: Element>(p: &StandardParams) {
     // SAFETY: this function's contract.

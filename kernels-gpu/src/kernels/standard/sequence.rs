@@ -4,8 +4,8 @@
 
 use super::weights::{Head, weights_rows};
 use crate::attention::mask::{Band, Rows};
-use crate::kernels::blocks::MapRow;
-use crate::kernels::{bounds, lengths};
+use crate::kernels::block_sparse::map::MapRow;
+use crate::kernels::{bounds, varlen};
 use crate::params::{StandardParams, TensorView};
 use crate::ptx::spec;
 use crate::tile::global::{GlobalMatrix, GlobalRows, row_of_head};
@@ -44,8 +44,8 @@ impl Sequence {
         // SAFETY: the caller's contract.
         unsafe {
             Sequence {
-                q: lengths::rows_q(&p.lengths, &p.shape, batch_idx),
-                k: lengths::rows_k(&p.lengths, &p.shape, batch_idx),
+                q: varlen::rows_q(&p.lengths, &p.shape, batch_idx),
+                k: varlen::rows_k(&p.lengths, &p.shape, batch_idx),
                 batch_q: entry(p.lengths.cu_seqlens_q),
                 batch_k: entry(p.lengths.cu_seqlens_k),
             }

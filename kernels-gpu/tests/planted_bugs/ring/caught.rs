@@ -1,6 +1,6 @@
 //! What must be found in which wrong kernel.
 
-use ferroflash_kernels::emu::{Asynchronous, Kind, Place, Thread};
+use ferroflash_kernels::emu::{Asynchronous, Kind, MemoryLocation, Thread};
 
 use super::{Bug, Problem, Q, run};
 use crate::{Shows, accept, catch};
@@ -54,8 +54,8 @@ fn problem(bug: Bug) -> Problem {
     }
 }
 
-fn in_shared(place: &Place) -> bool {
-    matches!(place, Place::Shared(_))
+fn in_shared(place: &MemoryLocation) -> bool {
+    matches!(place, MemoryLocation::Shared(_))
 }
 
 /// A product on what is not there, or not there for this thread.

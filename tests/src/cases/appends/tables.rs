@@ -6,7 +6,7 @@ use super::RotaryCase;
 
 /// Cosines and sines.
 pub struct Tables {
-    /// How rows are turned by them.
+    /// How rows are rotated by them.
     pub turns: Turns,
     /// Cosines.
     pub cos: Table,

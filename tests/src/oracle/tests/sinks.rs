@@ -74,9 +74,9 @@ fn differences_find_a_wrong_gradient_of_sinks() {
     each_problem(|inputs, right| {
         let d_sinks = backward(inputs, &right.d_o, right.d_lse.as_deref()).d_sinks;
         let negative: Vec<f64> = d_sinks.iter().map(|d_sink| -d_sink).collect();
-        let mut turned = d_sinks.clone();
-        turned.rotate_left(1);
-        for wrong in [negative, turned] {
+        let mut rotated = d_sinks.clone();
+        rotated.rotate_left(1);
+        for wrong in [negative, rotated] {
             assert!(1e6 * TOLERANCE < apart_with_sinks(inputs, right, &wrong));
         }
     });

@@ -3,7 +3,7 @@
 use std::fs;
 
 use ferroflash::plan::{Algorithm, Backend, DeviceInfo, plan};
-use ferroflash::tensor::Place;
+use ferroflash::tensor::Location;
 use ferroflash::validate::{Pass, without_tensors};
 use ferroflash::{Dtype, Problem};
 
@@ -40,7 +40,7 @@ fn constants_of_the_estimate() {
 fn shared_kilobytes(head_dim: usize, device: &DeviceInfo) -> u32 {
     let problem = Problem::builder(Dtype::Bf16).seqlen(1024).heads(8);
     let problem = problem.head_dim(head_dim).build().expect("a good problem");
-    let checked = without_tensors(&problem, Pass::Backward, Place::Cuda(0));
+    let checked = without_tensors(&problem, Pass::Backward, Location::Cuda(0));
     let checked = checked.expect("sizes are good");
     let plan = plan(&checked, device, Backend::Cuda, Some(Algorithm::Flash2));
     let plan = plan.expect("it is planned");

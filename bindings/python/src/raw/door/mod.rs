@@ -538,7 +538,7 @@ impl Order {
     fn of_plans(self, view: View) -> Option<View> {
         match self {
             Order::RowsFirst => Some(view),
-            Order::HeadsFirst => view.turned(),
+            Order::HeadsFirst => view.rotated(),
         }
     }
 

@@ -162,7 +162,7 @@ impl Results {
         let kind = Kind::of(view.dtype()?);
         let (view, strides) = match order {
             Order::RowsFirst => (*view, None),
-            Order::HeadsFirst => (view.turned()?, Some(view.strides_in_order()?)),
+            Order::HeadsFirst => (view.rotated()?, Some(view.strides_in_order()?)),
         };
         let n_dims = view.shape().len();
         let mut shape = [1; MOST_DIMS];

@@ -123,18 +123,18 @@ impl View {
     }
 
     /// `[batch, heads, seqlen, head_dim]` as `[batch, seqlen, heads, head_dim]`, or the other way round; `None` of other dimensions.
-    pub(super) fn turned(mut self) -> Option<View> {
+    pub(super) fn rotated(mut self) -> Option<View> {
         self.shape.swap(1, 2);
         self.strides.swap(1, 2);
         (self.n_dims == MOST_DIMS).then_some(self)
     }
 
-    /// Of `[batch, seqlen, heads, head_dim]`, turned: the strides that `torch.empty_like` gives a tensor like that one. `None` where rows of a
+    /// Of `[batch, seqlen, heads, head_dim]`, rotated: the strides that `torch.empty_like` gives a tensor like that one. `None` where rows of a
     /// sequence would not follow each other with all their heads.
     pub(super) fn strides_in_order(&self) -> Option<[i64; MOST_DIMS]> {
-        let turned = |[batch, row, head, column]: [i64; MOST_DIMS]| [batch, head, row, column];
+        let rotated = |[batch, row, head, column]: [i64; MOST_DIMS]| [batch, head, row, column];
         if self.is_contiguous() {
-            return Some(turned(self.strides));
+            return Some(rotated(self.strides));
         }
         let [batch, row, head, column] = self.strides;
         // PyTorch sorts dimensions by their strides; of equal ones it decides otherwise.
@@ -142,7 +142,7 @@ impl View {
             return None;
         }
         let [_, seqlen, heads, head_dim] = self.shape;
-        Some(turned([
+        Some(rotated([
             seqlen * heads * head_dim,
             heads * head_dim,
             head_dim,

@@ -1,4 +1,4 @@
-//! What a layer of a model does before attention: keys and values of the new tokens are appended to its cache, and queries are turned.
+//! What a layer of a model does before attention: keys and values of the new tokens are appended to its cache, and queries are rotated.
 
 use std::sync::Arc;
 

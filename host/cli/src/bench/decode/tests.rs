@@ -74,9 +74,10 @@ fn params_bytes(kernel: &str) -> Option<usize> {
         Kind::Combine => Some(size_of::<CombineParams>()),
         Kind::Append => Some(size_of::<AppendParams>()),
         Kind::TmaBackward => Some(size_of::<TmaBackwardParams>()),
-        Kind::BackwardDelta | Kind::Backward | Kind::BackwardDq | Kind::TmaBackwardDelta => {
-            Some(size_of::<BackwardParams>())
-        }
+        Kind::BackwardPreprocess
+        | Kind::Backward
+        | Kind::BackwardPostprocess
+        | Kind::TmaBackwardPreprocess => Some(size_of::<BackwardParams>()),
         Kind::Clear => Some(size_of::<ClearParams>()),
         Kind::TileList | Kind::TmaTileList => Some(size_of::<TileListParams>()),
         _ => None,
@@ -201,8 +202,8 @@ fn each_call_of_a_graph_reads_another_view() {
             assert_eq!(at.map(behind), [first; 2]);
             // Attention reads what the append wrote: k is its second tensor, q its first.
             assert_eq!(address(&pair[1], 32), address(&pair[0], at[0]));
-            let turned = address(&pair[0], offset_of!(AppendParams, q_out));
-            assert_eq!(address(&pair[1], 0), turned);
+            let rotated = address(&pair[0], offset_of!(AppendParams, q_out));
+            assert_eq!(address(&pair[1], 0), rotated);
         }
     }
     lengths_of_the_device_are_read();

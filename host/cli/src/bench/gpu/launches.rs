@@ -29,7 +29,7 @@ pub struct Timed {
     pub launch_ms: Vec<f64>,
     /// Milliseconds of a call without events between its launches: the median.
     pub call_ms: f64,
-    /// Which block of threads worked on which tile when, in one call of the stamped copy of its main kernel.
+    /// Which block of threads worked on which tile when, in one call of the profiled copy of its main kernel.
     pub measured: Result<Measured, NotMeasured>,
 }
 
@@ -74,7 +74,7 @@ fn times_of<T: Bytes>(
                 launch_ms: tensors.launches(&call, effort)?,
                 call_ms: tensors.round(&call, effort)?,
                 // Last: the times are those of the kernels that every call runs.
-                measured: tensors.stamped(&call)?,
+                measured: tensors.profiled(&call)?,
             }),
             None => {
                 tensors.enqueue(&call)?;
@@ -86,20 +86,20 @@ fn times_of<T: Bytes>(
 }
 
 impl<T: Bytes> Tensors<T> {
-    /// What the stamped copy of the call's main kernel records, the L2 cache flushed before it, as before calls that are timed.
-    fn stamped(&mut self, call: &Call) -> Result<Result<Measured, NotMeasured>, Failure> {
-        let stamped = match call.stamped() {
-            Ok(stamped) => stamped,
+    /// What the profiled copy of the call's main kernel records, the L2 cache flushed before it, as before calls that are timed.
+    fn profiled(&mut self, call: &Call) -> Result<Result<Measured, NotMeasured>, Failure> {
+        let profiled = match call.profiled() {
+            Ok(profiled) => profiled,
             Err(NotStamped::Driver(error)) => return Err(error.into()),
             Err(NotStamped::NoStamps(reason)) => return Ok(Err(reason.into())),
             Err(error) => return Err(Failure::Option(error.to_string())),
         };
-        let plan = stamped.plan();
+        let plan = profiled.plan();
         // Once to load it and to get going.
-        self.enqueue(&stamped)?;
+        self.enqueue(&profiled)?;
         self.flush.zero(&self.queue)?;
         self.queue.clear_stamps(plan)?;
-        self.enqueue(&stamped)?;
+        self.enqueue(&profiled)?;
         let stamps = self.queue.read_stamps(plan)?;
         Ok(Measured::new(plan, self.device.info(), &stamps).map_err(NotMeasured::from))
     }

@@ -26,7 +26,7 @@ fn what_is_known_beforehand() {
 
         backward with flash3
         kernel                                      µs share %     grid  threads   shared registers  blocks/SM
-        backward_delta_sm90a_bf16_d128 plain         -       -     1024      256        0         -          1
+        backward_preprocess_sm90a_bf16_d128 plain         -       -     1024      256        0         -          1
         backward_sm90a_bf16_d128 right_bound         -       -      132      384   230848         -          1
         FLOPs     171.8 G as the papers count
                   177.2 G executed, in whole blocks
@@ -46,9 +46,9 @@ fn other_gpus_and_schedules() {
 
         backward with flash2
         kernel                                    µs share %     grid  threads   shared registers  blocks/SM
-        backward_delta_sm80_bf16_d64 plain         -       -     1024      256        0         -          1
+        backward_preprocess_sm80_bf16_d64 plain         -       -     1024      256        0         -          1
         backward_sm80_bf16_d64 plain               -       -      108      256    99376         -          1
-        backward_dq_sm80_bf16_d64 plain            -       -     1024      256     8192         -          1
+        backward_postprocess_sm80_bf16_d64 plain            -       -     1024      256     8192         -          1
         FLOPs     85.9 G as the papers count
                   85.9 G executed, in whole blocks
         HBM       110.4 MB by count

@@ -4,7 +4,7 @@ use ferroflash::plan::schedule::resident_blocks;
 use ferroflash::plan::{DeviceInfo, Plan};
 use ferroflash_kernels::attention::block_order::{self, BlockOrder};
 use ferroflash_kernels::attention::mask::{Band, Bounds};
-use ferroflash_kernels::attention::schedule::{self, BackwardTile, QueryHeads, Shares};
+use ferroflash_kernels::attention::schedule::{self, BackwardTile, HeadSplits, QueryHeads};
 use ferroflash_kernels::params::{Params, Schedule, Shape, TmaBackwardParams, Window};
 use ferroflash_kernels::variants::Kind;
 
@@ -21,10 +21,10 @@ pub struct Launch {
     pub bounds: Bounds,
     /// The order of the tiles.
     pub schedule: Schedule,
-    /// Shares of the query heads of a KV head; each is a KV head of `shape`.
-    pub n_shares: u32,
+    /// HeadSplits of the query heads of a KV head; each is a KV head of `shape`.
+    pub n_head_splits: u32,
     /// How many of them have a query head more than the others.
-    pub n_larger_shares: u32,
+    pub n_larger_head_splits: u32,
     /// Queries of a step.
     pub block_q: u32,
     /// Keys of a tile.
@@ -73,8 +73,8 @@ impl Launch {
             window: pass.window,
             bounds: bounds(main),
             schedule: pass.schedule,
-            n_shares: pass.n_shares.max(1),
-            n_larger_shares: pass.n_larger_shares,
+            n_head_splits: pass.n_head_splits.max(1),
+            n_larger_head_splits: pass.n_larger_head_splits,
             block_q: tile_config.block_q,
             block_k: tile_config.block_k,
             grid: main.grid,
@@ -109,11 +109,11 @@ impl Launch {
         } = self;
         let band = self.band();
         let way = |claimed| {
-            let tile = schedule::backward_in_shares(
+            let tile = schedule::backward_head_splits(
                 schedule,
                 band.bounds().work(),
                 claimed,
-                self.n_shares,
+                self.n_head_splits,
             );
             let blocks = block_order::q_blocks(&band, tile.k_block, *block_q, *block_k);
             if blocks.n() == 0 {
@@ -141,17 +141,22 @@ impl Launch {
 
     /// The query heads that tiles of a share meet.
     pub fn query_heads(&self, head: u32) -> QueryHeads {
-        let shares = Shares {
-            n: self.n_shares,
-            n_larger: self.n_larger_shares,
+        let shares = HeadSplits {
+            n: self.n_head_splits,
+            n_larger: self.n_larger_head_splits,
             heads: self.shape.group_size,
         };
         shares.query_heads(head)
     }
 
     /// The same problem, of so many query and KV heads, in so many shares and another order.
-    pub fn in_shares(&self, heads: (usize, usize), n_shares: u32, schedule: Schedule) -> Launch {
-        let heads_k = heads.1 as u32 * n_shares;
+    pub fn in_head_splits(
+        &self,
+        heads: (usize, usize),
+        n_head_splits: u32,
+        schedule: Schedule,
+    ) -> Launch {
+        let heads_k = heads.1 as u32 * n_head_splits;
         Launch {
             shape: Shape {
                 heads_k,
@@ -159,8 +164,8 @@ impl Launch {
                 ..self.shape
             },
             schedule,
-            n_shares,
-            n_larger_shares: (heads.0 / heads.1) as u32 % n_shares,
+            n_head_splits,
+            n_larger_head_splits: (heads.0 / heads.1) as u32 % n_head_splits,
             grid: self.resident,
             ..*self
         }

@@ -3,7 +3,7 @@
 use super::harness::Launch;
 use super::reference::{self, Data, Value};
 use super::tree::params;
-use crate::{Evaluator, Expression, Index, MAX_RANK, ParamValue, Place, Tensors, Type};
+use crate::{Evaluator, Expression, Index, MAX_RANK, ParamValue, ScoreIndices, Tensors, Type};
 
 impl Tensors for Vec<Data> {
     fn shape(&self, tensor: usize) -> [usize; MAX_RANK] {
@@ -36,7 +36,7 @@ pub fn agree(expression: &Expression, launch: &Launch, element: usize) -> Option
             _ => ParamValue::I32(bits as i32),
         })
         .collect();
-    let mut place = Place::default();
+    let mut place = ScoreIndices::default();
     for index in Index::ALL {
         place.set(index, at.indices[reference::index_place(index)]);
     }

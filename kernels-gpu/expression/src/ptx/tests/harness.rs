@@ -1,15 +1,15 @@
 //! A kernel of one tile, one block and one fragment, and a launch of it.
 
-use super::reference::{Data, Place, given};
+use super::reference::{Data, Site, given};
 use super::tree::{Random, tensors};
 use crate::ptx::interpret::Machine;
 use crate::ptx::{
-    Edit, Places, Program, RowTerms, ScoreRows, TENSOR_BYTES, TENSOR_LEN, TENSOR_STRIDE,
+    Edit, ParamOffsets, Program, RowTerms, ScoreRows, TENSOR_BYTES, TENSOR_LEN, TENSOR_STRIDE,
 };
 use crate::{ElementType, Expression, Index};
 
 /// Where values lie in the parameter of the tests' kernels; what is given to the instructions lies behind.
-pub const PLACES: Places = Places {
+pub const PLACES: ParamOffsets = ParamOffsets {
     scale: 16,
     inverse_unit: 20,
     params: 24,
@@ -61,7 +61,7 @@ impl Launch {
     }
 
     /// What the reference is told of an element.
-    pub fn place(&self, element: usize) -> Place<'_> {
+    pub fn place(&self, element: usize) -> Site<'_> {
         let own = self.tile[5 + element / 2];
         let running = self.first + self.column + (element % 2) as i32;
         let (query, key) = match self.rows {
@@ -69,7 +69,7 @@ impl Launch {
             ScoreRows::Keys => (running, own),
         };
         let [batch, head, kv_head, seqlen_q, seqlen_k, ..] = self.tile;
-        Place {
+        Site {
             x: self.x[element],
             scale: self.scale,
             indices: [batch, head, kv_head, query, key, seqlen_q, seqlen_k],

@@ -32,7 +32,7 @@ pub struct Number {
 
 /// Where a score lies, and what the call gives.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct Site<'a> {
     pub x: f32,
     pub scale: f32,
     pub indices: [i32; 7],
@@ -103,7 +103,7 @@ impl Number {
 }
 
 /// The values of all nodes.
-pub fn evaluate(expression: &Expression, place: &Place<'_>) -> Vec<Value> {
+pub fn evaluate(expression: &Expression, place: &Site<'_>) -> Vec<Value> {
     let mut values: Vec<Value> = Vec::new();
     for &node in expression.nodes() {
         let value = evaluate_node(expression, node, &values, place);
@@ -112,12 +112,7 @@ pub fn evaluate(expression: &Expression, place: &Place<'_>) -> Vec<Value> {
     values
 }
 
-fn evaluate_node(
-    expression: &Expression,
-    node: Node,
-    values: &[Value],
-    place: &Place<'_>,
-) -> Value {
+fn evaluate_node(expression: &Expression, node: Node, values: &[Value], place: &Site<'_>) -> Value {
     let get = |id: Id| values[id as usize];
     let f32 = |id: Id| match get(id) {
         Value::F32(number) => number,

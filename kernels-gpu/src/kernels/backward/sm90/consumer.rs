@@ -9,10 +9,10 @@ use crate::attention::score::{ScoreRows, ScoreTile};
 use crate::attention::{batch_and_head, divide};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::kernels::backward::record;
-use crate::kernels::dropout::{Dropped, head_of};
-use crate::kernels::lengths::END;
-use crate::kernels::scores::{Given, edit_fragments};
-use crate::kernels::stamps::Record;
+use crate::kernels::common::dropout::{Dropped, head_of};
+use crate::kernels::common::score_mod::{Given, edit_fragments};
+use crate::kernels::common::stamps::Record;
+use crate::kernels::varlen::END;
 use crate::params::{BOX_COLUMNS, BackwardMap, BackwardParams};
 use crate::ptx::math::{ex2_approx, fms};
 use crate::ptx::tensor_map::fence_tensor_map_acquire_if;
@@ -426,8 +426,8 @@ impl Layout {
 /// Query heads that share a head of k and v.
 #[inline(always)]
 fn group_size(p: &BackwardParams) -> u32 {
-    if spec::shares() {
-        p.shape.group_size * p.n_shares + p.n_larger_shares
+    if spec::head_splits() {
+        p.shape.group_size * p.n_head_splits + p.n_larger_head_splits
     } else {
         p.shape.group_size
     }
@@ -582,18 +582,19 @@ impl Consumer<'_> {
         // SAFETY: the caller's contract; the work's slot is full as long as the tile is not done with; the parameters say where seed and
         // offset lie.
         unsafe {
-            // Rows are counted such that the sequence ends at `END`.
+            let thread = special::opaque(special::thread_idx_x());
+            let head = head_of(&p.dropout, layout.read_head(at.stage));
+            // Rows are counted such that the sequence ends at `END`. Behind the head's key: with lengths held through making that, ptxas
+            // finds no registers at head_dim 64, and serialises the products.
             let [to_q, to_k] = if spec::lengths() {
-                let listed = layout.read_listed(special::opaque(n) % STAGES);
-                [END - listed.seqlen_q, END - listed.seqlen_k]
+                let [seqlen_q, seqlen_k] = layout.read_lengths(special::opaque(n) % STAGES);
+                [END - seqlen_q, END - seqlen_k]
             } else {
                 [0, 0]
             };
-            let thread = special::opaque(special::thread_idx_x());
-            let head = layout.read_head(at.stage);
             Dropped {
                 p: &p.dropout,
-                head: head_of(&p.dropout, head),
+                head,
                 rows: ScoreRows::Keys,
                 first_row: layout.read_first_key(at.stage) - to_k + first + thread / 32 % 4 * 16,
                 first_column: layout.read_first_query(at.stage) - to_q,
@@ -642,13 +643,13 @@ impl Consumer<'_> {
 const FIRST_THREAD: u32 = THREADS;
 
 impl Consumer<'_> {
-    /// A stamped kernel records that a tile begins.
+    /// A profiled kernel records that a tile begins.
     ///
     /// # Safety
     /// The tile is this block's.
     #[inline(always)]
     pub(super) unsafe fn record_begin<T: Tiles>(&self, work: WorkTile) {
-        if T::STAMPS {
+        if T::PROFILES {
             // SAFETY: the plan has a record for each tile.
             unsafe { self.record(work).begin() };
         }
@@ -660,7 +661,7 @@ impl Consumer<'_> {
     /// As [`Consumer::record_begin`].
     #[inline(always)]
     pub(super) unsafe fn record_end<T: Tiles>(&self, work: WorkTile) {
-        if T::STAMPS {
+        if T::PROFILES {
             // SAFETY: as above.
             unsafe { self.record(work).end() };
         }

@@ -14,7 +14,7 @@ use crate::attention::lengths::ListedTile;
 use crate::attention::mask::Band;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::kernels::band;
-use crate::kernels::lengths::band_of_sequence;
+use crate::kernels::varlen::band_of_sequence;
 use crate::params::{BackwardParams, FASTEST, ORDERED, Schedule};
 use crate::ptx::{atomic, barrier, global, mbarrier, shared, shuffle, spec, special, tma};
 use crate::tile::element::Element;
@@ -151,7 +151,7 @@ impl Consumer<'_> {
     }
 }
 
-// Shares of dQ of consumers that share the keys of a tile: each multiplies some of dQ's rows or columns, over all keys, and leaves them for
+// Parts of dQ of consumers that share the keys of a tile: each multiplies some of dQ's rows or columns, over all keys, and leaves them for
 // a semaphore warp.
 //
 // `wgmma` reads columns in parts of 64 (`BoxedTile`), so where there are three parts, each consumer has a
@@ -168,7 +168,7 @@ impl Consumer<'_> {
         }
     }
 
-    /// Begins this consumer's share of dQ = dS K of step `i`: where a block has 128 queries its half of them, else its half of
+    /// Begins this consumer's part of dQ = dS K of step `i`: where a block has 128 queries its half of them, else its half of
     /// the columns. Or of dQᵀ = Kᵀ dSᵀ.
     #[inline(always)]
     pub(super) unsafe fn begin_query_gradient<'b, E: Element, T: Tiles>(
@@ -183,16 +183,19 @@ impl Consumer<'_> {
         unsafe {
             self.layout.d_s_ring.await_full(at);
             if T::QUERIES_DOWN {
+                // dQᵀ = Kᵀ dSᵀ
                 d_q.begin_product_of_columns::<E>(k.from_part(self.idx), d_s, keys)
             } else if const { T::CONFIG.block_q == 128 } {
+                // dQ = dS K
                 d_q.begin_product_transposed::<E>(d_s.from_part(self.idx), k, keys)
             } else {
+                // dQ = dS K
                 d_q.begin_product_transposed::<E>(d_s, k.from_part(self.idx::<T>()), keys)
             }
         }
     }
 
-    /// This consumer's share of dQ of step `i`, from its product to memory; where consumers halve a part of its columns, its half of that,
+    /// This consumer's part of dQ of step `i`, from its product to memory; where consumers halve a part of its columns, its half of that,
     /// too.
     #[inline(always)]
     pub(super) unsafe fn query_gradient<E: Element, T: Tiles>(&self, i: u32) {
@@ -209,6 +212,7 @@ impl Consumer<'_> {
             let k = k.from_half_of_part(2, self.idx::<T>());
             let mut half = T::QueryGradientOfHalf::undefined();
             let keys = const { T::CONFIG.block_k / 16 };
+            // dQ = dS K
             let begun_half = half.begin_product_transposed::<E>(d_s, k, keys);
             begun.wait::<1>();
             begun_half.wait::<0>();
@@ -216,7 +220,7 @@ impl Consumer<'_> {
         }
     }
 
-    /// This consumer's share of dQ of step `i` is there: off to memory. dS may be overwritten.
+    /// This consumer's part of dQ of step `i` is there: off to memory. dS may be overwritten.
     #[inline(always)]
     pub(super) unsafe fn end_query_gradient<T: Tiles>(
         &self,
@@ -234,7 +238,7 @@ impl Consumer<'_> {
 }
 
 // The semaphore warps: each waits until the tile may add to a step's block of dQ, sends what consumers have left of it (or lets
-// them add), and lets the next tile pass.
+// them accumulate), and lets the next tile pass.
 //
 // To poll the semaphore, and to make sure that everybody sees what was added before the next tile is let pass, takes longer
 // than a step. So two helper threads (even and odd steps) do it, and consumers never stall on a global-memory read.
@@ -336,7 +340,7 @@ unsafe fn serve_tile<T: Tiles>(
                 }
                 let first = (rank == 0) as u32;
                 let slot = DqSlot { block, first };
-                if T::SPLIT {
+                if T::BY_PRODUCT {
                     layout.write_dq_slot(mine, slot);
                     mbarrier::mbarrier_arrive_if(layout.dq_slot_ring.full(mine), 1);
                     // All have added when the slot is empty again.

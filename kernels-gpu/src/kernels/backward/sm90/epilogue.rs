@@ -59,11 +59,11 @@ impl Consumer<'_> {
     }
 }
 
-// Sums of dV and dK over shares: where tiles are few, several of them have the same keys, each with a share of the query heads.
+// Sums of dV and dK over head splits: where tiles are few, several of them have the same keys, each with a part of the query heads.
 //
-// Their tiles add up dV and dK in global memory, in the order of the shares: the first stores, the next ones add, and the last
+// Their tiles add up dV and dK in global memory, in the order of the splits: the first stores, the next ones accumulate, and the last
 // takes the sum into its registers and writes it in the output type. So results are the same from run to run. A warp waits for
-// the same warp of the share before, and for nobody else. That tile was claimed earlier: it runs, or has ended.
+// the same warp of the split before, and for nobody else. That tile was claimed earlier: it runs, or has ended.
 //
 // Sums lie as consumers hold them: fragments of all threads of a consumer one after the other.
 
@@ -80,13 +80,13 @@ pub(super) enum Sum {
 }
 
 impl Consumer<'_> {
-    /// Adds this consumer's keys of a gradient to those of the shares before. Whether this is the last share: then `gradient` is the
+    /// Adds this consumer's keys of a gradient to those of the splits before. Whether this is the last split: then `gradient` is the
     /// sum.
     ///
     /// # Safety
     /// All warps of the consumer come here, once for each of its gradients of a tile.
     #[inline(always)]
-    pub(super) unsafe fn add_share<T: Tiles, G: WarpgroupTile>(
+    pub(super) unsafe fn accumulate_head_split<T: Tiles, G: WarpgroupTile>(
         &self,
         work: WorkTile,
         sum: Sum,
@@ -96,11 +96,11 @@ impl Consumer<'_> {
         // Opaque: see `Consumer::send`.
         let thread = special::opaque(special::thread_idx_x());
         // Consumers that share the products have one gradient each.
-        let piece = match T::SPLIT {
+        let piece = match T::BY_PRODUCT {
             true => sum as u32,
             false => sum as u32 * CONSUMERS + (thread / THREADS - 1),
         };
-        let (kv_head, share) = batch_and_head(work.tile.head, p.n_shares);
+        let (kv_head, split) = batch_and_head(work.tile.head, p.n_head_splits);
         let tile = kv_head * p.schedule.tiles + work.tile.k_block;
         let warp = piece * (THREADS / LANES) + thread % THREADS / LANES;
         let semaphore = p.dkv_semaphore + u64::from(tile * SUM_WARPS + warp) * 4;
@@ -112,14 +112,14 @@ impl Consumer<'_> {
         // SAFETY: the workspace has the tile's sums and semaphores.
         unsafe {
             // Broadcast lane 0's values so that ptxas treats the branches as warp-uniform.
-            let share = shuffle::shuffle_idx_u32(share, 0);
-            if share > 0 {
-                let before = share * LANES;
+            let split = shuffle::shuffle_idx_u32(split, 0);
+            if split > 0 {
+                let before = split * LANES;
                 while shuffle::shuffle_idx_u32(atomic::ld_acquire_u32(semaphore), 0) != before {}
                 // What lane 0 acquired, all lanes have.
                 barrier::warp_sync();
             }
-            let is_last = share + 1 == p.n_shares;
+            let is_last = split + 1 == p.n_head_splits;
             if is_last {
                 for n in 0..G::N {
                     let sum = global::ld_global_f32x4(fragment(n));
@@ -127,7 +127,7 @@ impl Consumer<'_> {
                         *x += sum[i];
                     }
                 }
-            } else if share > 0 {
+            } else if split > 0 {
                 for n in 0..G::N {
                     atomic::red_add_f32x4(fragment(n), gradient.fragment(0, n));
                 }

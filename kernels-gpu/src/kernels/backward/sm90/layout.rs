@@ -5,7 +5,7 @@ use super::dq_accumulate::piece_bytes;
 use super::scheduler::Work;
 use crate::attention::lengths::ListedTile;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
-use crate::kernels::lengths::{read_listed_shared, write_listed_shared};
+use crate::kernels::varlen::{read_listed_shared, write_listed_shared};
 use crate::ptx::{shared, shuffle, special};
 use crate::tile::ring::Barriers;
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
@@ -91,7 +91,7 @@ impl Layout {
         let d_o = q + STAGES * queries;
         let d_s = d_o + T::D_O_STAGES * BoxedTile::n_bytes(config.block_q, T::VALUE_DIM);
         let behind_d_s = d_s + STAGES * d_s_bytes::<T>();
-        let (out, pieces) = if T::SPLIT {
+        let (out, pieces) = if T::BY_PRODUCT {
             (behind_d_s, behind_d_s + STAGES * P_BYTES)
         } else if T::OUT_THROUGH_V {
             (v, behind_d_s)
@@ -99,7 +99,7 @@ impl Layout {
             (behind_d_s, behind_d_s + T::OUTS * keys)
         };
         let lse = pieces
-            + if T::SPLIT {
+            + if T::BY_PRODUCT {
                 0
             } else {
                 CONSUMERS * piece_bytes::<T>()
@@ -152,7 +152,7 @@ impl Layout {
     #[inline(always)]
     pub(super) unsafe fn make_barriers<T: Tiles>(self) {
         // The warps that make dS, and read V.
-        let makers = if T::SPLIT { WARPS / 2 } else { WARPS };
+        let makers = if T::BY_PRODUCT { WARPS / 2 } else { WARPS };
         // SAFETY: the caller's contract.
         unsafe {
             self.q_ring.make(1, ALL_THREADS);
@@ -361,6 +361,16 @@ impl Layout {
     pub(super) unsafe fn read_listed(self, slot: u32) -> ListedTile {
         // SAFETY: the caller's contract.
         unsafe { read_listed_shared(self.listed + slot * ListedTile::N_BYTES) }
+    }
+
+    /// Reads the lengths of a tile's sequence, of q and of k.
+    ///
+    /// # Safety
+    /// As [`Layout::read_listed`].
+    #[inline(always)]
+    pub(super) unsafe fn read_lengths(self, slot: u32) -> [u32; 2] {
+        // SAFETY: the caller's contract.
+        unsafe { shared::ld_shared_x2(self.listed + slot * ListedTile::N_BYTES + 8) }
     }
 
     /// Writes to a slot which block of dQ comes next.

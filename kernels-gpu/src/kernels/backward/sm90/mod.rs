@@ -5,7 +5,7 @@
 //!
 //! - the producer, one thread, claims tiles, tells the others through two slots, and keeps the rings of Q and dO full;
 //! - two consumer warpgroups recompute S and P, and keep dV and dK: where registers hold both, each for half of the keys
-//!   (`halves.rs`), else one keeps dV and the other dK (`split.rs`); they share dQ (`dq_accumulate.rs`);
+//!   (`by_keys.rs`), else one keeps dV and the other dK (`by_product.rs`); they share dQ (`dq_accumulate.rs`);
 //! - two semaphore warps, a thread each for even and odd steps, poll the dQ semaphore until the tile may add to a block of dQ, and
 //!   then send what the consumers have left of it, or let them add (`dq_accumulate.rs`).
 //!
@@ -22,27 +22,27 @@
 //! | `scheduler` | what a block does next; the steps of a tile of keys |
 //! | `producer` | K, V, Q and dO to shared memory |
 //! | `consumer` | what consumers of both kinds do: masks, scores, dropout, dS |
-//! | `halves`, `split` | their loops: consumers that share the keys, or the products |
+//! | `by_keys`, `by_product` | their loops: consumers that share the keys, or the products |
 //! | `dq_accumulate` | dQ to its accumulator in global memory, in the order of the semaphore |
-//! | `epilogue` | dK and dV to memory; their sums over shares |
+//! | `epilogue` | dK and dV to memory; their sums over head splits |
 //! | `postprocess` | dQ from its accumulator to the output type |
 //! | `layout` | shared memory, and its barriers |
 
+mod by_keys;
+mod by_product;
 mod consumer;
 mod dq_accumulate;
 mod epilogue;
-mod halves;
 mod layout;
 mod postprocess;
 mod producer;
 mod scheduler;
-mod split;
 
 use super::Blocks;
 use crate::config::{self, TileConfig};
 use crate::kernels::band;
-use crate::kernels::lengths::band_to_end;
-use crate::kernels::stamps::Stamped;
+use crate::kernels::common::stamps::Profiled;
+use crate::kernels::varlen::band_to_end;
 use crate::params::TmaBackwardParams;
 use crate::ptx::{barrier, mbarrier, shuffle, spec, special, warpgroup};
 use crate::tile::element::Element;
@@ -57,13 +57,13 @@ pub trait Tiles: Blocks {
     /// Columns that tiles of V and dO have; tensors may have fewer.
     const VALUE_DIM: u32 = Self::HEAD_DIM;
     /// Whether there may be a block mask.
-    const BLOCK_MASKS: bool = Self::CONFIG.divides_blocks() && !Self::SPLIT;
+    const BLOCK_MASKS: bool = Self::CONFIG.divides_blocks() && !Self::BY_PRODUCT;
     /// Whether an expression may edit scores.
     const EDITS_SCORES: bool = !Self::QUERIES_DOWN;
     /// Whether weights may be dropped.
     const DROPS: bool = Self::EDITS_SCORES;
     /// Whether consumers share the products of a tile, and not its keys.
-    const SPLIT: bool = config::tma_backward_splits(Self::HEAD_DIM, Self::VALUE_DIM);
+    const BY_PRODUCT: bool = config::tma_backward_by_product(Self::HEAD_DIM, Self::VALUE_DIM);
     /// Stages of dO.
     const D_O_STAGES: u32 = config::tma_backward_d_o_stages(Self::HEAD_DIM, Self::VALUE_DIM);
     /// A warpgroup's keys of Sᵀ and dPᵀ.
@@ -87,7 +87,7 @@ pub trait Tiles: Blocks {
     /// Whether dV and dK leave through V's place: where there is no other.
     const OUT_THROUGH_V: bool = Self::QUERIES_DOWN;
     /// How many places dV and dK have on their way out: see [`config::tma_backward_outs`]. None: they leave from the registers.
-    const OUTS: u32 = if Self::OUT_THROUGH_V || Self::SPLIT {
+    const OUTS: u32 = if Self::OUT_THROUGH_V || Self::BY_PRODUCT {
         1
     } else {
         config::tma_backward_outs(Self::HEAD_DIM)
@@ -95,7 +95,7 @@ pub trait Tiles: Blocks {
     /// A consumer's piece of a block of dQ: 64 rows of 64 columns; transposed, 64 columns of all rows.
     type QueryGradient: WarpgroupTile;
     /// Whether consumers that share the keys halve a third part of 64 columns of dQ.
-    const HALVES_A_PART: bool = !Self::SPLIT && Self::ACCUM_COLUMNS == 192;
+    const HALVES_A_PART: bool = !Self::BY_PRODUCT && Self::ACCUM_COLUMNS == 192;
     /// A consumer's half of that part.
     type QueryGradientOfHalf: WarpgroupTile;
     /// Fragments of a consumer's piece of a block of dQ.
@@ -139,7 +139,7 @@ macro_rules! tiles {
             type ValueGradient = Self::KeyGradient;
             type QueryGradient = RegisterTile<1, { n8(if Self::QUERIES_DOWN { Self::CONFIG.block_q } else { 64 }) }>;
             type QueryGradientOfHalf = RegisterTile<1, { n8(32) }>;
-            type Rounded = RegisterTile<1, { n8(if Self::SPLIT { $head_dim / 2 } else { $head_dim }) }>;
+            type Rounded = RegisterTile<1, { n8(if Self::BY_PRODUCT { $head_dim / 2 } else { $head_dim }) }>;
         })*
     )*};
 }
@@ -166,7 +166,7 @@ impl Tiles for ValueTiles<192, 128> {
     type Rounded = RegisterTile<1, { n8(32) }>;
 }
 
-impl<T: Tiles> Tiles for Stamped<T> {
+impl<T: Tiles> Tiles for Profiled<T> {
     const VALUE_DIM: u32 = T::VALUE_DIM;
     const SKIPS_PREFIX: bool = T::SKIPS_PREFIX;
     type Scores = T::Scores;
@@ -205,7 +205,7 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &TmaBackwardParams, maps: u64) {
         // Broadcast lane 0's value so that ptxas treats the branches as warp-uniform.
         let warpgroup = shuffle::shuffle_idx_u32(thread / 128, 0);
         if warpgroup == 0 {
-            if T::HEAD_DIM == 192 && T::SPLIT {
+            if T::HEAD_DIM == 192 && T::BY_PRODUCT {
                 warpgroup::setmaxnreg_dec::<SPARED_PRODUCER_REGISTERS>();
             } else {
                 warpgroup::setmaxnreg_dec::<PRODUCER_REGISTERS>();
@@ -219,7 +219,7 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &TmaBackwardParams, maps: u64) {
                 }
             }
         } else {
-            if T::HEAD_DIM == 192 && T::SPLIT {
+            if T::HEAD_DIM == 192 && T::BY_PRODUCT {
                 warpgroup::setmaxnreg_inc::<SPARED_CONSUMER_REGISTERS>();
             } else {
                 warpgroup::setmaxnreg_inc::<CONSUMER_REGISTERS>();
@@ -236,12 +236,12 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &TmaBackwardParams, maps: u64) {
                 idx: warpgroup - 1,
                 leads: (special::lane_idx() == 0) as u32,
             };
-            if !T::SPLIT {
-                halves::consume::<E, T>(&c);
+            if !T::BY_PRODUCT {
+                by_keys::consume::<E, T>(&c);
             } else if c.idx == 0 {
-                split::consume_values::<E, T>(&c);
+                by_product::consume_values::<E, T>(&c);
             } else {
-                split::consume_keys::<E, T>(&c);
+                by_product::consume_keys::<E, T>(&c);
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Band, Rows};
 use crate::attention::{batch_and_head, divide};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
-use crate::kernels::{band, lengths};
+use crate::kernels::{band, varlen};
 use crate::params::BackwardParams;
 use crate::ptx::{atomic, global, spec, special};
 use crate::tile::element::Element;
@@ -31,7 +31,7 @@ pub(super) unsafe fn hand_out<T: Tiles>(p: &BackwardParams, layout: Layout, mut 
     let band = band(&p.shape, p.window);
     let (per_head, heads) = if spec::lengths() {
         // SAFETY: a list lies there.
-        let blocks = unsafe { lengths::n_listed(p.list.q_blocks) };
+        let blocks = unsafe { varlen::n_listed(p.list.q_blocks) };
         (blocks, 1)
     } else {
         let per_head = p.shape.seqlen_q.div_ceil(const { converted_rows::<T>() });
@@ -51,14 +51,14 @@ pub(super) unsafe fn hand_out<T: Tiles>(p: &BackwardParams, layout: Layout, mut 
                 head,
             };
             if spec::lengths() {
-                let listed = lengths::listed(p.list.q_blocks, rows.block);
+                let listed = varlen::listed(p.list.q_blocks, rows.block);
                 // Where several blocks are converted at once, the first of them stands for all.
                 let together = const { converted_rows::<T>() / T::CONFIG.block_q };
                 if !listed.block.is_multiple_of(together) {
                     continue;
                 }
                 rows.block = listed.block / together;
-                let band = lengths::band_of_sequence(listed.seqlen_q, listed.seqlen_k, p.window);
+                let band = varlen::band_of_sequence(listed.seqlen_q, listed.seqlen_k, p.window);
                 await_sum::<T>(p, band, rows, listed.q_blocks_before);
                 announce(layout, n, Work::convert(rows), listed);
             } else {
@@ -99,7 +99,7 @@ unsafe fn await_sum<T: Tiles>(p: &BackwardParams, band: Band, rows: DqRows, q_bl
 }
 
 /// Where dQ of a sequence and a head goes.
-struct DqPlace {
+struct SequenceDq {
     band: Band,
     /// The sequence's rows of dQ.
     rows: GlobalRows,
@@ -122,21 +122,21 @@ const fn place_in_row<T: Tiles>(nth: u32) -> u32 {
 impl Consumer<'_> {
     /// Where dQ goes of the sequence of the `n`-th work.
     #[inline(always)]
-    unsafe fn d_q_place<T: Tiles>(&self, n: u32, head: u32) -> DqPlace {
+    unsafe fn d_q_place<T: Tiles>(&self, n: u32, head: u32) -> SequenceDq {
         let p = self.p;
         if spec::lengths() {
             // SAFETY: the slot is full.
             let tile = unsafe { self.layout.read_listed(n % STAGES) };
             let batch_idx = p.list.batch_q(tile.sequence);
-            DqPlace {
-                band: lengths::band_of_sequence(tile.seqlen_q, tile.seqlen_k, p.window),
+            SequenceDq {
+                band: varlen::band_of_sequence(tile.seqlen_q, tile.seqlen_k, p.window),
                 rows: GlobalRows::new(&p.d_q, batch_idx, head, 0)
                     .from_row(tile.q_first, tile.seqlen_q),
                 padded_first: tile.q_blocks_before * T::CONFIG.block_q,
             }
         } else {
             let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
-            DqPlace {
+            SequenceDq {
                 band: self.band,
                 rows: GlobalRows::new(&p.d_q, batch_idx, head_idx, p.shape.seqlen_q),
                 padded_first: 0,
@@ -148,7 +148,7 @@ impl Consumer<'_> {
     #[inline(always)]
     unsafe fn some_added<T: Tiles>(
         &self,
-        place: &DqPlace,
+        place: &SequenceDq,
         head: u32,
         first: u32,
         len: u32,

@@ -9,7 +9,7 @@ use crate::attention::lengths::ListedTile;
 use crate::attention::schedule::{self, BackwardTile};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::kernels::backward::schedule_of;
-use crate::kernels::lengths::{self, END};
+use crate::kernels::varlen::{self, END};
 use crate::kernels::{band, bounds, tile_work};
 use crate::params::{BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, BackwardParams, ORDERED, SHIFTED};
 use crate::ptx::{atomic, mbarrier, spec, special, tma};
@@ -70,16 +70,17 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
             };
             let (tile, band, listed) = if spec::lengths() {
                 let place = schedule::backward(&schedule, tile_work, claimed);
-                let mut listed = lengths::listed(p.list.tiles, place.k_block);
+                let mut listed = varlen::listed(p.list.tiles, place.k_block);
                 listed.new_maps = producer.begin_sequence(listed.sequence) as u32;
                 let tile = BackwardTile {
                     k_block: listed.block,
                     ..place
                 };
-                let band = lengths::band_of_sequence(listed.seqlen_q, listed.seqlen_k, p.window);
+                let band = varlen::band_of_sequence(listed.seqlen_q, listed.seqlen_k, p.window);
                 (tile, band, listed)
-            } else if spec::shares() {
-                let tile = schedule::backward_in_shares(&schedule, tile_work, claimed, p.n_shares);
+            } else if spec::head_splits() {
+                let tile =
+                    schedule::backward_head_splits(&schedule, tile_work, claimed, p.n_head_splits);
                 (tile, band, ListedTile::default())
             } else {
                 let tile = schedule::backward(&schedule, tile_work, claimed);
@@ -146,7 +147,7 @@ impl Producer<'_> {
         let own = map_of_sequence(self.p, sequence, Q);
         let acquired = [Q, K, V, DO].map(|map| map.at(own));
         // SAFETY: the kernel that made the list has made the maps.
-        unsafe { lengths::acquire_maps(&mut self.maps, own, acquired) }
+        unsafe { varlen::acquire_maps(&mut self.maps, own, acquired) }
     }
 
     /// What the list says of the sequence of the `n`-th work. Read again in each step: no register need hold it.
@@ -307,7 +308,7 @@ impl Producer<'_> {
                     );
                 };
                 // In the order in which places become free. In wide tiles it is faster to ask first for what is wanted first.
-                if T::SPLIT {
+                if T::BY_PRODUCT {
                     load_d_o();
                     load_q();
                     load_keys();

@@ -2,11 +2,11 @@
 
 use super::Tiles;
 use super::layout::Layout;
-use crate::attention::block_mask::ListedBlock;
+use crate::attention::block_mask::SparseBlock;
 use crate::attention::block_order::BlockOrder;
-use crate::attention::schedule::{BackwardTile, Direction, QueryHeads, Shares};
+use crate::attention::schedule::{BackwardTile, Direction, HeadSplits, QueryHeads};
 use crate::attention::{batch_and_head, divide};
-use crate::kernels::block_list::List;
+use crate::kernels::block_sparse::list::List;
 use crate::params::BackwardParams;
 use crate::ptx::spec;
 use core::marker::PhantomData;
@@ -19,27 +19,27 @@ pub(super) struct WorkTile {
     pub(super) steps: u32,
 }
 
-/// The head of k and v, given a share of the query heads: see [`BackwardParams::n_shares`].
+/// The head of k and v, given a split of the query heads: see [`BackwardParams::n_head_splits`].
 #[inline(always)]
 pub(super) fn kv_head(p: &BackwardParams, head_idx: u32) -> u32 {
-    if spec::shares() {
-        divide(head_idx, p.n_shares)
+    if spec::head_splits() {
+        divide(head_idx, p.n_head_splits)
     } else {
         head_idx
     }
 }
 
-/// The query heads that a tile of this KV head, or of this share of one, meets.
+/// The query heads that a tile of this KV head, or of this split of one, meets.
 #[inline(always)]
 pub(super) fn query_heads(p: &BackwardParams, head_idx: u32) -> QueryHeads {
     let heads = p.shape.group_size;
-    if spec::shares() {
-        let shares = Shares {
-            n: p.n_shares,
-            n_larger: p.n_larger_shares,
+    if spec::head_splits() {
+        let splits = HeadSplits {
+            n: p.n_head_splits,
+            n_larger: p.n_larger_head_splits,
             heads,
         };
-        shares.query_heads(head_idx)
+        splits.query_heads(head_idx)
     } else {
         QueryHeads {
             first: head_idx * heads,
@@ -192,7 +192,7 @@ struct Listed<'a> {
     /// Place of this step's in the list.
     at: u32,
     /// This step's.
-    block: ListedBlock,
+    block: SparseBlock,
 }
 
 impl<'a, T: Tiles> Steps<'a, T> {
@@ -212,7 +212,7 @@ impl<'a, T: Tiles> Steps<'a, T> {
             head: 0,
             left: 0,
             at: 0,
-            block: ListedBlock::default(),
+            block: SparseBlock::default(),
         };
         if T::BLOCK_MASKS && spec::block_mask() {
             // SAFETY: the caller's contract.

@@ -1,6 +1,6 @@
 //! How K and V lie in the cache, and how they come to the tensor cores.
 
-use super::scheduler::{Place, Tile};
+use super::scheduler::{PackedRow, Tile};
 use super::{MAX_STEPS, ROWS, Tiles};
 use crate::config;
 use crate::params::ForwardParams;
@@ -92,19 +92,19 @@ pub struct Same<E> {
 }
 
 impl<E: Element> Cache for Same<E> {
-    const STAGES: u32 = config::FEW_STAGES;
+    const STAGES: u32 = config::DECODE_STAGES;
     const ELEMENT_BYTES: u32 = 2;
     const SCALES_BYTES: u32 = 0;
     const INTERLEAVES: bool = false;
 
     #[inline(always)]
     fn wait_for_q() {
-        cp_async::cp_async_wait_group::<{ config::FEW_STAGES - 1 }>();
+        cp_async::cp_async_wait_group::<{ config::DECODE_STAGES - 1 }>();
     }
 
     #[inline(always)]
     fn wait_for_step() {
-        cp_async::cp_async_wait_group::<{ config::FEW_STAGES - 2 }>();
+        cp_async::cp_async_wait_group::<{ config::DECODE_STAGES - 2 }>();
     }
 
     /// Rows of queries that the sequence does not have become 0, as do columns that q does not have.
@@ -115,7 +115,7 @@ impl<E: Element> Cache for Same<E> {
         let (first_row, chunk) = (lane / chunks, lane % chunks);
         for i in 0..ROWS / rows_at_once {
             let row = first_row + i * rows_at_once;
-            let Place { head_idx, query } = tile.place(p, row);
+            let PackedRow { head_idx, query } = tile.place(p, row);
             let source = GlobalRows::new(&p.q, tile.sequence, head_idx, 0);
             let source = source.with_columns(p.shape.head_dim);
             let (has_row, has_chunk) = (query < tile.rows_q.len, source.has_chunk(chunk));
@@ -148,6 +148,7 @@ impl<E: Element> Cache for Same<E> {
         let mut s = T::Scores::zero();
         let (k, steps) = (right_transposed(stage.k, 0), T::HEAD_DIM as usize / 16);
         // SAFETY: the caller's contract.
+        // S = Q Kᵀ
         unsafe { multiply_add::<E, _>(&mut s, self.q, k, steps) };
         s
     }
@@ -155,6 +156,7 @@ impl<E: Element> Cache for Same<E> {
     #[inline(always)]
     unsafe fn add<T: Tiles>(&mut self, o: &mut T::Output, p: T::Scores, stage: Stage) {
         // SAFETY: the caller's contract.
+        // O += P V
         unsafe { multiply_add::<E, _>(o, Registers(p.pack::<E>()), right(stage.v, 0), 1) };
     }
 

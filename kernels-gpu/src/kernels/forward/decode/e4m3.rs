@@ -9,7 +9,7 @@
 //! other the odd ones.
 
 use super::cache::{Cache, Stage};
-use super::scheduler::{Place, Tile};
+use super::scheduler::{PackedRow, Tile};
 use super::{MAX_STEPS, ROWS, Tiles};
 use crate::config;
 use crate::params::ForwardParams;
@@ -50,19 +50,19 @@ fn scale_of_row(most: f32) -> [f32; 2] {
 }
 
 impl<E: Element> Cache for E4m3<E> {
-    const STAGES: u32 = config::FEW_E4M3_STAGES;
+    const STAGES: u32 = config::DECODE_E4M3_STAGES;
     const ELEMENT_BYTES: u32 = 1;
     const SCALES_BYTES: u32 = 2 * ROWS * 4;
     const INTERLEAVES: bool = true;
 
     #[inline(always)]
     fn wait_for_q() {
-        cp_async::cp_async_wait_group::<{ config::FEW_E4M3_STAGES - 1 }>();
+        cp_async::cp_async_wait_group::<{ config::DECODE_E4M3_STAGES - 1 }>();
     }
 
     #[inline(always)]
     fn wait_for_step() {
-        cp_async::cp_async_wait_group::<{ config::FEW_E4M3_STAGES - 2 }>();
+        cp_async::cp_async_wait_group::<{ config::DECODE_E4M3_STAGES - 2 }>();
     }
 
     #[inline(always)]
@@ -179,7 +179,7 @@ unsafe fn row_of_q<E: Element, T: Tiles>(
     row: u32,
 ) -> ([[u32; 2]; MAX_STEPS], f32) {
     let place = fragment::accumulator(special::lane_idx(), 0);
-    let Place { head_idx, query } = tile.place(p, place.row + row);
+    let PackedRow { head_idx, query } = tile.place(p, place.row + row);
     let source = GlobalRows::new(&p.q, tile.sequence, head_idx, 0);
     let inside = query < tile.rows_q.len;
     let from = source.chunk(tile.rows_q.first + query, 0) + u64::from(place.col) * 4;

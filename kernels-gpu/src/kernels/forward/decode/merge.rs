@@ -1,9 +1,9 @@
 //! What the warps of a block, and the blocks of a tile, have found, added up.
 
-use super::scheduler::{Place, Tile};
+use super::scheduler::{PackedRow, Tile};
 use super::{Cache, ROWS, Tiles, WARPS};
 use crate::config;
-use crate::kernels::partial::{SplitRow, inverse, lse_of_all, sink_of, weight, with_sink};
+use crate::kernels::merge::partial::{SplitRow, inverse, lse_of_all, sink_of, weight, with_sink};
 use crate::params::ForwardParams;
 use crate::ptx::math::{fma, max};
 use crate::ptx::{atomic, barrier, global, shared, spec, special};
@@ -83,7 +83,7 @@ impl Results {
 /// # Safety
 /// All threads of the block come here, and no copy to shared memory is on its way. The tensors are as the parameters say.
 #[inline(always)]
-pub(super) unsafe fn finish<E: Element, C: Cache, T: Tiles>(
+pub(super) unsafe fn epilogue<E: Element, C: Cache, T: Tiles>(
     p: &ForwardParams,
     tile: Tile,
     lse: RowValues,
@@ -153,7 +153,7 @@ struct Target {
 impl Target {
     #[inline(always)]
     fn new(p: &ForwardParams, tile: Tile, row: u32) -> Target {
-        let Place { head_idx, query } = tile.place(p, row);
+        let PackedRow { head_idx, query } = tile.place(p, row);
         let head = tile.sequence * p.shape.heads_q + head_idx;
         let exists = query < tile.rows_q.len;
         Target {
@@ -210,7 +210,7 @@ impl Target {
 /// counter at 0.
 ///
 /// # Safety
-/// As [`finish`].
+/// As [`epilogue`].
 #[inline(always)]
 unsafe fn is_last(p: &ForwardParams, tile: Tile) -> bool {
     let flag = special::shared_base();
@@ -233,7 +233,7 @@ unsafe fn is_last(p: &ForwardParams, tile: Tile) -> bool {
 /// Adds up the splits of the tile's rows, a warp one row after the other.
 ///
 /// # Safety
-/// As [`finish`]; all splits have been written.
+/// As [`epilogue`]; all splits have been written.
 #[inline(always)]
 unsafe fn add_up_splits<E: Element, T: Tiles>(p: &ForwardParams, tile: Tile) {
     const { assert!(T::HEAD_DIM <= config::COMBINE_COLUMNS / 2) };

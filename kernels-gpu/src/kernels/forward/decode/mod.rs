@@ -36,7 +36,7 @@ const ROWS: u32 = 16;
 /// Keys of a step of all warps: splits have multiples of as many.
 const KEYS: u32 = ROWS * WARPS;
 /// Warps of a block.
-const WARPS: u32 = config::FEW_WARPS;
+const WARPS: u32 = config::DECODE_WARPS;
 
 /// The tiles of head_dim `D` for few queries.
 pub struct CompactTiles<const D: u32>;
@@ -65,7 +65,7 @@ const MAX_STEPS: usize = 8;
 /// One tile: see the module's documentation.
 ///
 /// # Safety
-/// The launch is as [`config::forward_few`] says, with a block for every KV head, tile, and share or sequence and split; tensors are as [`ForwardParams`]
+/// The launch is as [`config::forward_decode`] says, with a block for every KV head, tile, and share or sequence and split; tensors are as [`ForwardParams`]
 /// says, of at most `T::HEAD_DIM` columns, q and o padded.
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn forward<E: Element, C: Cache, T: Tiles>(p: &ForwardParams) {
@@ -85,7 +85,7 @@ pub unsafe fn forward<E: Element, C: Cache, T: Tiles>(p: &ForwardParams) {
             let band = Band::new(tile.rows_q.len, tile.rows_k.len, window, bounds());
             lse = attend::<C, T>(p, tile, &band, &mut o);
         }
-        merge::finish::<E, C, T>(p, tile, lse, &o);
+        merge::epilogue::<E, C, T>(p, tile, lse, &o);
     }
 }
 
@@ -104,7 +104,7 @@ unsafe fn attend<C: Cache, T: Tiles>(
     let stage = Stage::of_step::<C, T>;
     let mut softmax = OnlineSoftmax::new(p.scale.scale_log2);
     // Of the lane's two rows: the first key that the query sees, and one past the last.
-    let fragment::Place { row, col } = fragment::accumulator(special::lane_idx(), 0);
+    let fragment::Coord { row, col } = fragment::accumulator(special::lane_idx(), 0);
     let seen = [row, row + 8].map(|row| {
         let query = tile.place(p, row).query;
         (band.first_key(query), band.end_key(query))
@@ -158,7 +158,7 @@ unsafe fn attend<C: Cache, T: Tiles>(
             step += 1;
         }
         cp_async::cp_async_wait_group::<0>();
-        let lse = softmax.finish(o);
+        let lse = softmax.finalize(o);
         cache.finish::<T>(o);
         lse
     }

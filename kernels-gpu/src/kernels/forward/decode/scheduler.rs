@@ -5,7 +5,7 @@ use crate::attention::divisor::Divisor;
 use crate::attention::mask::{Band, Rows};
 use crate::attention::split_kv::{blocks_of_known_part, n_splits};
 use crate::attention::{batch_and_head, divide};
-use crate::kernels::lengths;
+use crate::kernels::varlen;
 use crate::params::ForwardParams;
 use crate::ptx::{shuffle, spec, special};
 
@@ -28,7 +28,7 @@ pub struct Tile {
 
 /// Where one of a tile's rows stands.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct PackedRow {
     /// The head, among all heads of q.
     pub(super) head_idx: u32,
     /// The query of the sequence.
@@ -61,13 +61,13 @@ impl Tile {
             // SAFETY: the caller's contract; the sequence exists.
             unsafe {
                 let share = if spec::split_kv() && p.split.parts > 0 {
-                    Share::find(p, shape.heads_k * n, rest)?
+                    WorkTile::find(p, shape.heads_k * n, rest)?
                 } else {
                     let (split, sequence) = batch_and_head(rest, shape.batch);
-                    let rows_k = lengths::rows_k(&p.lengths, shape, sequence);
-                    Share::of_equal_splits(p, sequence, split, rows_k)
+                    let rows_k = varlen::rows_k(&p.lengths, shape, sequence);
+                    WorkTile::of_equal_splits(p, sequence, split, rows_k)
                 };
-                let rows_q = lengths::rows_q(&p.lengths, shape, share.sequence);
+                let rows_q = varlen::rows_q(&p.lengths, shape, share.sequence);
                 (kv_head_idx, idx, share, rows_q)
             }
         } else {
@@ -75,10 +75,10 @@ impl Tile {
             let (rest, idx) = batch_and_head(rest, n);
             let (split, sequence) = batch_and_head(rest, shape.batch);
             let all = |len| Rows { first: 0, len };
-            let share = Share::of_equal_splits(p, sequence, split, all(shape.seqlen_k));
+            let share = WorkTile::of_equal_splits(p, sequence, split, all(shape.seqlen_k));
             (kv_head_idx, idx, share, all(shape.seqlen_q))
         };
-        let Share {
+        let WorkTile {
             sequence,
             split,
             n_splits,
@@ -100,13 +100,13 @@ impl Tile {
 
     /// Of one of the tile's rows; its query may be one that the sequence does not have.
     #[inline(always)]
-    pub(super) fn place(&self, p: &ForwardParams, row: u32) -> Place {
+    pub(super) fn place(&self, p: &ForwardParams, row: u32) -> PackedRow {
         let (query, in_group) = divide_by(
             self.idx * ROWS + row,
             p.shape.group_size,
             p.divisors.group_size,
         );
-        Place {
+        PackedRow {
             head_idx: self.kv_head_idx * p.shape.group_size + in_group,
             query,
         }
@@ -148,7 +148,7 @@ impl Tile {
 
 /// One split of a sequence.
 #[derive(Clone, Copy)]
-pub(super) struct Share {
+pub(super) struct WorkTile {
     pub(super) sequence: u32,
     pub(super) split: u32,
     /// Splits of the sequence. The last ones may be left without keys, as all before them are equally long.
@@ -165,16 +165,16 @@ const MOST_OF_LANE: u32 = u32::MAX / 32;
 /// Sequences whose lengths a lane reads at once, where there are more than lanes.
 const AT_ONCE: u32 = 4;
 
-impl Share {
+impl WorkTile {
     /// A split of a sequence, where all splits have as many keys, or none is divided.
     #[inline(always)]
-    fn of_equal_splits(p: &ForwardParams, sequence: u32, split: u32, rows_k: Rows) -> Share {
+    fn of_equal_splits(p: &ForwardParams, sequence: u32, split: u32, rows_k: Rows) -> WorkTile {
         let n_splits = if spec::split_kv() {
             n_splits(rows_k.len, p.split.keys)
         } else {
             1
         };
-        Share {
+        WorkTile {
             sequence,
             split,
             n_splits,
@@ -188,7 +188,7 @@ impl Share {
     /// # Safety
     /// All lanes of the warp come here with the same numbers; the lengths are as the parameters say.
     #[inline(always)]
-    pub(super) unsafe fn find(p: &ForwardParams, heads: u32, idx: u32) -> Option<Share> {
+    pub(super) unsafe fn find(p: &ForwardParams, heads: u32, idx: u32) -> Option<WorkTile> {
         let (lane, batch) = (special::lane_idx(), p.shape.batch);
         // SAFETY: the caller's contract.
         unsafe {
@@ -211,7 +211,7 @@ impl Share {
             let sum = shuffle::redux_add_u32(smaller(sum, MOST_OF_LANE));
             let most = most_blocks(p, sum, heads);
             if longest <= most {
-                return (idx < batch).then_some(Share {
+                return (idx < batch).then_some(WorkTile {
                     sequence: idx,
                     split: 0,
                     n_splits: 1,
@@ -308,7 +308,7 @@ impl Search {
 
     /// What is looked for, among 32 sequences at a time.
     #[inline(always)]
-    unsafe fn find(mut self, p: &ForwardParams) -> Option<Share> {
+    unsafe fn find(mut self, p: &ForwardParams) -> Option<WorkTile> {
         let (lane, batch) = (special::lane_idx(), p.shape.batch);
         // SAFETY: the caller's contract; what is kept is the same in all lanes.
         unsafe {
@@ -323,7 +323,7 @@ impl Search {
                 if holders != 0 {
                     let holder = holders.trailing_zeros();
                     let of_holder = |x: u32| shuffle::shuffle_idx_u32(x, holder);
-                    return Some(Share {
+                    return Some(WorkTile {
                         sequence: self.first + holder,
                         split: self.idx - of_holder(up_to - counted),
                         n_splits: of_holder(n),
@@ -353,7 +353,7 @@ unsafe fn rows_of(p: &ForwardParams, sequence: u32) -> Rows {
     let exists = special::opaque((sequence <= last) as u32);
     // SAFETY: the sequence read exists.
     let Rows { first, len } =
-        unsafe { lengths::rows_k(&p.lengths, &p.shape, smaller(sequence, last)) };
+        unsafe { varlen::rows_k(&p.lengths, &p.shape, smaller(sequence, last)) };
     Rows {
         first,
         len: len * exists,

@@ -7,10 +7,10 @@
 //! barriers a step, of which the second also stands between parts of S and their sum.
 
 use super::{Block, Blocks, add_values};
-use crate::attention::block_mask::ListedBlock;
+use crate::attention::block_mask::SparseBlock;
 use crate::attention::score::ScoreRows;
-use crate::kernels::block_list::List;
-use crate::kernels::dropout::{Dropped, head_of};
+use crate::kernels::block_sparse::list::List;
+use crate::kernels::common::dropout::{Dropped, head_of};
 use crate::params::ForwardParams;
 use crate::ptx::{barrier, cp_async, shared, spec, special};
 
@@ -124,6 +124,7 @@ pub(super) unsafe fn scores<E: Products, T: Blocks, X: Extent, N: Extent, const 
         let q = left(block.q_tile, block.warp_row).from_column16(block.warp_column / 16);
         let k = right_transposed(stage::<T>(block.k_tile, this.step), 0)
             .from_column16(block.warp_column / 16);
+        // S = Q Kᵀ
         E::multiply_add(&mut s, q, k, T::WARP_COLUMNS);
         if divides_columns {
             send_scores::<T>(block, &s);
@@ -146,7 +147,7 @@ pub(super) unsafe fn scores<E: Products, T: Blocks, X: Extent, N: Extent, const 
 /// # Safety
 /// As [`super::forward`]; the list has been made.
 #[inline(always)]
-pub(super) unsafe fn attend_listed<E: Products, T: Blocks>(
+pub(super) unsafe fn attend_block_sparse<E: Products, T: Blocks>(
     block: &Block,
     p: &ForwardParams,
     list: List,
@@ -158,7 +159,7 @@ pub(super) unsafe fn attend_listed<E: Products, T: Blocks>(
     unsafe {
         let mut n = list.len();
         // As the list holds it: bytes that a structure does not use would be copied through local memory.
-        let mut words = ListedBlock::default().words();
+        let mut words = SparseBlock::default().words();
         if n > 0 {
             let listed = list.block(n - 1);
             words = listed.words();
@@ -176,11 +177,11 @@ pub(super) unsafe fn attend_listed<E: Products, T: Blocks>(
         }
         while n > 0 {
             n -= 1;
-            let listed = ListedBlock::from_words(words);
+            let listed = SparseBlock::from_words(words);
             if n > 0 {
                 words = list.block(n - 1).words();
             }
-            let next = ListedBlock::from_words(words).block;
+            let next = SparseBlock::from_words(words).block;
             let next = (n > 0).then(|| Staged {
                 step: n - 1,
                 block: next,
@@ -205,7 +206,7 @@ pub(super) unsafe fn attend_listed<E: Products, T: Blocks>(
             softmax.update(&mut s, &mut o);
             add_values::<E, T>(block, p, n, k_first, &s, &mut o);
         }
-        let lse = softmax.finish(&mut o);
+        let lse = softmax.finalize(&mut o);
         (o, lse)
     }
 }

@@ -12,10 +12,10 @@ use crate::attention::schedule::{self, ForwardTile};
 use crate::attention::score::ScoreTile;
 use crate::attention::{batch_and_head, divide};
 use crate::config::{self, F32_BYTES, HALF_BYTES, TileConfig};
-use crate::kernels::dropout::divide_by_kept;
-use crate::kernels::scores::Given;
-use crate::kernels::stamps::{Record, Stamped};
-use crate::kernels::{bounds, lengths, query_tile_work};
+use crate::kernels::common::dropout::divide_by_kept;
+use crate::kernels::common::score_mod::Given;
+use crate::kernels::common::stamps::{Profiled, Record};
+use crate::kernels::{bounds, query_tile_work, varlen};
 use crate::params::{ForwardParams, Schedule, Window};
 use crate::ptx::{barrier, cp_async, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Extent, Team, Whole};
@@ -46,8 +46,8 @@ pub trait Blocks: Tiles {
     const CONFIG: TileConfig;
     /// Bytes of a row of Q, K and V.
     const ROW_BYTES: u32;
-    /// Whether the kernel records its tiles: see [`Stamped`].
-    const STAMPS: bool = false;
+    /// Whether the kernel records its tiles: see [`Profiled`].
+    const PROFILES: bool = false;
     /// Stages of K, and of V.
     const STAGES: u32 = config::forward_stages(Self::HEAD_DIM);
     /// Rows of a warp.
@@ -79,16 +79,16 @@ where
     const ROW_BYTES: u32 = D * E::BYTES;
 }
 
-impl<T: Tiles> Tiles for Stamped<T> {
+impl<T: Tiles> Tiles for Profiled<T> {
     const HEAD_DIM: u32 = T::HEAD_DIM;
     type Scores = T::Scores;
     type Output = T::Output;
 }
 
-impl<T: Blocks> Blocks for Stamped<T> {
+impl<T: Blocks> Blocks for Profiled<T> {
     const CONFIG: TileConfig = T::CONFIG;
     const ROW_BYTES: u32 = T::ROW_BYTES;
-    const STAMPS: bool = true;
+    const PROFILES: bool = true;
 }
 
 /// Register tiles of so many fragments down, of elements of so many bytes.
@@ -151,7 +151,7 @@ pub unsafe fn forward<E: Products, T: Blocks>(p: &ForwardParams) {
     let Some(place) = (unsafe { place(p) }) else {
         return;
     };
-    let Place {
+    let TilePosition {
         seqlen_q,
         seqlen_k,
         window,
@@ -222,7 +222,7 @@ pub unsafe fn forward<E: Products, T: Blocks>(p: &ForwardParams) {
             let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_q);
             let list = p.blocks.list(batch_idx, head_idx, tile.q_block);
             copy::load::<BoundsChecked>(block.q_tile, q, first, config.block_q, block.team);
-            let (mut output, sums) = mainloop::attend_listed::<E, T>(&block, p, list);
+            let (mut output, sums) = mainloop::attend_block_sparse::<E, T>(&block, p, list);
             store::<E, T>(&block, p, (o, lse), tile.head, &mut output, sums);
             return;
         }
@@ -244,10 +244,10 @@ pub unsafe fn forward<E: Products, T: Blocks>(p: &ForwardParams) {
     }
 }
 
-/// A stamped kernel records that a tile begins.
+/// A profiled kernel records that a tile begins.
 #[inline(always)]
 unsafe fn record_begin<T: Blocks>(p: &ForwardParams, tile: ForwardTile) {
-    if T::STAMPS {
+    if T::PROFILES {
         // SAFETY: the plan has a record for each tile.
         unsafe { record(p, tile).begin() };
     }
@@ -256,7 +256,7 @@ unsafe fn record_begin<T: Blocks>(p: &ForwardParams, tile: ForwardTile) {
 /// The same of its end. Rows that record have neither block masks nor pages, whose ways end elsewhere.
 #[inline(always)]
 unsafe fn record_end<T: Blocks>(p: &ForwardParams, block: &Block) {
-    if T::STAMPS {
+    if T::PROFILES {
         // The tile again: no register need hold it through the loop.
         let first = special::opaque(block.queries.first);
         let q_block = divide(first, const { T::CONFIG.block_q });
@@ -397,7 +397,7 @@ unsafe fn attend<E: Products, T: Blocks, const PAGES: bool>(
             cp_async::cp_async_wait_group::<0>();
             barrier::barrier_sync_all();
         }
-        let lse = softmax.finish(&mut o);
+        let lse = softmax.finalize(&mut o);
         (o, lse)
     }
 }
@@ -463,6 +463,7 @@ unsafe fn add_values<E: Products, T: Blocks>(
             dropped.clear_held::<E, T::Scores>(&mut weights);
         }
         let v = E::right(stage::<T>(block.v_tile, i), block.warp_column / 16);
+        // O += P V
         E::multiply_add(o, E::left::<T::Scores>(weights), v, block_k);
     }
 }
@@ -470,7 +471,7 @@ unsafe fn add_values<E: Products, T: Blocks>(
 // Which tile a block of threads works on, and where its sequence lies.
 
 /// Which tile a block works on, and where its sequence lies.
-pub(super) struct Place {
+pub(super) struct TilePosition {
     pub(super) seqlen_q: u32,
     pub(super) seqlen_k: u32,
     pub(super) window: Window,
@@ -486,12 +487,12 @@ pub(super) struct Place {
 
 /// The block's tile; `None` where sequences have fewer than there may be.
 #[inline(always)]
-pub(super) unsafe fn place(p: &ForwardParams) -> Option<Place> {
+pub(super) unsafe fn place(p: &ForwardParams) -> Option<TilePosition> {
     let idx = special::block_idx_x();
     if !spec::lengths() {
         let tile = schedule::forward(&p.schedule, query_tile_work(&p.blocks), idx);
         let (batch_idx, _) = batch_and_head(tile.head, p.shape.heads_q);
-        return Some(Place {
+        return Some(TilePosition {
             seqlen_q: p.shape.seqlen_q,
             seqlen_k: p.shape.seqlen_k,
             window: p.window,
@@ -506,7 +507,7 @@ pub(super) unsafe fn place(p: &ForwardParams) -> Option<Place> {
     }
     // SAFETY: the list has been made, and has the entry.
     let (place, listed) = unsafe {
-        let tiles = lengths::n_listed(p.list.tiles);
+        let tiles = varlen::n_listed(p.list.tiles);
         if idx >= tiles * p.schedule.heads {
             return None;
         }
@@ -516,9 +517,9 @@ pub(super) unsafe fn place(p: &ForwardParams) -> Option<Place> {
         };
         // The list has the longest tiles first.
         let place = schedule::forward(&schedule, Work::Even, idx);
-        (place, lengths::listed(p.list.tiles, place.q_block))
+        (place, varlen::listed(p.list.tiles, place.q_block))
     };
-    Some(Place {
+    Some(TilePosition {
         seqlen_q: listed.seqlen_q,
         seqlen_k: listed.seqlen_k,
         window: p.window.of_sequence(listed.seqlen_q, listed.seqlen_k),

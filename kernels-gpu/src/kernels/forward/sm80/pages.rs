@@ -1,6 +1,6 @@
 //! K and V out of pages: see [`crate::attention::pages`].
 
-use crate::attention::pages::Place;
+use crate::attention::pages::PageRow;
 use crate::params::ForwardParams;
 use crate::ptx::{cp_async, global};
 use crate::tile::copy::Team;
@@ -59,7 +59,7 @@ impl SequencePages {
         let chunks_per_row = tiles[0].row_bytes / 16;
         let (row, chunk) = (team.thread / chunks_per_row, team.thread % chunks_per_row);
         let rows_at_once = team.threads / chunks_per_row;
-        let mut place = Place::of_row(self.first + first_row + row, self.page_size);
+        let mut place = PageRow::of_row(self.first + first_row + row, self.page_size);
         for i in 0..rows / rows_at_once {
             let to = row + i * rows_at_once;
             // SAFETY: the caller's contract. What is not there is not read; its address is a valid one.

@@ -1,17 +1,17 @@
 //! A consumer: 64 query rows of every tile, of all columns or of half of them; products and softmax.
 
+use super::Tiles;
 use super::layout::{Keys, Layout, WorkTile, place};
 use super::scheduler::PackGqa;
-use super::{Tiles, latent};
 use crate::attention::mask::Band;
 use crate::attention::score::{RowTerms, ScoreRows, ScoreTile};
 use crate::attention::{batch_and_head, divide};
 use crate::config::{TMA_SLOTS, TileConfig};
 use crate::kernels::band;
-use crate::kernels::dropout::{Dropped, head_of};
-use crate::kernels::lengths::{band_of_sequence, split_keys};
-use crate::kernels::scores::{Given, edit_fragments};
-use crate::kernels::stamps::Record;
+use crate::kernels::common::dropout::{Dropped, head_of};
+use crate::kernels::common::score_mod::{Given, edit_fragments};
+use crate::kernels::common::stamps::Record;
+use crate::kernels::varlen::{band_of_sequence, split_keys};
 use crate::params::{BOX_COLUMNS, TmaForwardParams};
 use crate::ptx::{barrier, mbarrier, score, spec, special};
 use crate::tile::element::Element;
@@ -27,26 +27,26 @@ const VOTE_BARRIER: u32 = 4;
 const PRODUCER_THREADS: u32 = 128;
 
 /// What does not change from tile to tile.
-pub(super) struct Consumer<'a> {
-    pub(super) p: &'a TmaForwardParams,
-    pub(super) layout: Layout,
-    pub(super) band: Band,
-    pub(super) packing: PackGqa,
+pub struct Consumer<'a> {
+    pub p: &'a TmaForwardParams,
+    pub layout: Layout,
+    pub band: Band,
+    pub packing: PackGqa,
     /// Keys of a split, where keys are divided.
-    pub(super) split_keys: u32,
+    pub split_keys: u32,
     /// Which consumer.
-    pub(super) idx: u32,
+    pub idx: u32,
     /// The warp's first row of a tile.
-    pub(super) row: u32,
+    pub row: u32,
     /// 1 in the warp's lane 0, which arrives for the warp.
-    pub(super) leads: u32,
+    pub leads: u32,
 }
 
 /// A tile whose O is still in registers.
 #[derive(Clone, Copy)]
-pub(super) struct Finished {
-    pub(super) work: WorkTile,
-    pub(super) softmax: OnlineSoftmax,
+pub struct Finished {
+    pub work: WorkTile,
+    pub softmax: OnlineSoftmax,
 }
 
 /// A block's exponentials by the reference maxima of the blocks before, and what is to be done when O is there.
@@ -70,22 +70,31 @@ fn speculates<T: Tiles>() -> bool {
 /// # Safety
 /// One warpgroup of the block does it for each consumer; the barriers have been made.
 #[inline(always)]
-pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout: Layout, idx: u32) {
+pub unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout: Layout, idx: u32) {
     let mut slot = Ring::start(TMA_SLOTS);
     // SAFETY: all four warps take the same way.
     unsafe {
         let c = Consumer::new::<T>(p, layout, idx);
         let work = c.next_work::<T>(&mut slot);
-        // Sequences may have fewer tiles than there are blocks of threads, and others may have claimed all of them.
-        let splits = T::SPLITS_KV && spec::split_kv();
-        if T::LATENT {
-            latent::attend::<E, T>(&c, work, slot);
-        } else if !(spec::lengths() || splits) || work.blocks != 0 {
-            c.record_begin::<T>(work);
-            attend::<E, T>(&c, work, slot);
-        }
-        if splits {
+        T::attend::<E>(&c, work, slot);
+        if T::SPLITS_KV && spec::split_kv() {
             c.merge_splits::<E, T>();
+        }
+    }
+}
+
+/// The tiles from this work on, if there is one: sequences may have fewer tiles than there are blocks of threads, and others may have claimed
+/// all of them.
+///
+/// # Safety
+/// As [`consume`].
+#[inline(always)]
+pub unsafe fn attend_if_any<E: Element, T: Tiles>(c: &Consumer, work: WorkTile, slot: Ring) {
+    if !(spec::lengths() || T::SPLITS_KV && spec::split_kv()) || work.blocks != 0 {
+        // SAFETY: the caller's contract.
+        unsafe {
+            c.record_begin::<T>(work);
+            attend::<E, T>(c, work, slot);
         }
     }
 }
@@ -93,7 +102,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout:
 /// The tiles from this work on, which is one.
 #[inline(always)]
 unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slot: Ring) {
-    let (steps, block_k) = const { (T::HEAD_DIM / 16, T::CONFIG.block_k) };
+    let (steps, kv_steps) = const { (T::HEAD_DIM / 16, T::CONFIG.block_k / 16) };
     let (p, layout) = (c.p, c.layout);
     let mut q = Ring::start(T::Q_STAGES);
     let (mut k, mut v) = (Ring::start(T::KV_STAGES), Ring::start(T::KV_STAGES));
@@ -110,6 +119,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
         let mut block = work.blocks - 1;
         mbarrier::mbarrier_wait(layout.q_ring.full(q.stage), q.parity);
         mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
+        // S = Q Kᵀ
         s.product::<E>(c.own_q::<T>(q.stage), layout.k::<T>(k.stage), steps);
         let keys = c.keys::<T>(k.stage);
         c.release::<T>(&mut k, q, block);
@@ -118,7 +128,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
         softmax.begin(&mut s, terms);
         let mut weights = c.weights::<E, T>(work, block, slot, keys, &s);
         // 0 until O of the tile has been begun.
-        let mut add = 0;
+        let mut accumulate = 0;
         let mut finished: Option<Finished> = None;
         let ended = loop {
             let last = block == 0;
@@ -137,15 +147,17 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
 
             mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
             c.await_ping_pong::<T>();
+            // S = Q Kᵀ
             let begun_s =
                 s.begin_product::<E>(c.own_q::<T>(q.stage), layout.k::<T>(k.stage), steps);
             if let Some(finished) = &finished {
-                c.finish::<E, T>(finished, place(slot, 2 + last as u32), &mut o_place, &mut o);
+                c.epilogue::<E, T>(finished, place(slot, 2 + last as u32), &mut o_place, &mut o);
             }
             c.release_work(slot, last);
             mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
-            let begun_o =
-                o.begin_addition::<E, _>(&weights, c.own_v::<T>(v.stage), block_k / 16, add);
+            // O += P V
+            let values = c.own_v::<T>(v.stage);
+            let begun_o = o.begin_accumulate::<E, _>(&weights, values, kv_steps, accumulate);
             c.pass_ping_pong::<T>();
             begun_s.wait::<1>();
             c.begin_scores_of_tile::<T>(work, slot, last);
@@ -165,6 +177,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
             mbarrier::mbarrier_arrive_if(layout.v_ring.empty(v.stage), c.leads);
             v.advance();
             if speculation.mispredicted {
+                // S = Q Kᵀ
                 s.product::<E>(c.own_q::<T>(q.stage), layout.k::<T>(k.stage), steps);
                 c.edit_scores::<T>(work, block, slot, c.keys::<T>(k.stage), &mut s);
                 speculation.alpha = softmax.grow(&s, terms).or(speculation.alpha);
@@ -179,16 +192,17 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
             }
             weights = c.weights::<E, T>(work, block, slot, keys, &s);
             finished = last.then_some(ended);
-            add = !last as u32;
+            accumulate = !last as u32;
         };
         c.end_ping_pong::<T>();
         if let Some(finished) = &finished {
-            c.finish::<E, T>(finished, place(slot, 3), &mut o_place, &mut o);
+            c.epilogue::<E, T>(finished, place(slot, 3), &mut o_place, &mut o);
         }
         mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
-        o.begin_addition::<E, _>(&weights, c.own_v::<T>(v.stage), block_k / 16, add)
+        // O += P V
+        o.begin_accumulate::<E, _>(&weights, c.own_v::<T>(v.stage), kv_steps, accumulate)
             .wait::<0>();
-        c.finish::<E, T>(&ended, place(slot, 2), &mut o_place, &mut o);
+        c.epilogue::<E, T>(&ended, place(slot, 2), &mut o_place, &mut o);
         c.record_end::<T>(ended.work);
     }
 }
@@ -293,7 +307,7 @@ impl<'a> Consumer<'a> {
     /// The next tile of queries, when the producer has announced it. Where sequences have lengths of their own, the slot is
     /// released later: [`Consumer::release_work`].
     #[inline(always)]
-    pub(super) unsafe fn next_work<T: Tiles>(&self, slot: &mut Ring) -> WorkTile {
+    pub unsafe fn next_work<T: Tiles>(&self, slot: &mut Ring) -> WorkTile {
         let ring = self.layout.work_ring;
         // SAFETY: the slot is read when it is full, and released by every lane that has read it.
         unsafe {
@@ -307,7 +321,7 @@ impl<'a> Consumer<'a> {
 
     /// Where sequences have lengths of their own: the slot before `slot` has been read, and every tile before the last one stored.
     #[inline(always)]
-    pub(super) unsafe fn release_work(&self, slot: Ring, read: bool) {
+    pub unsafe fn release_work(&self, slot: Ring, read: bool) {
         if spec::lengths() {
             let before = (slot.stage + TMA_SLOTS - 1) % TMA_SLOTS;
             // SAFETY: every lane releases for itself.
@@ -319,7 +333,7 @@ impl<'a> Consumer<'a> {
 
     /// The mask of the tile that was announced last, before `slot`.
     #[inline(always)]
-    pub(super) fn band(&self, slot: Ring) -> Band {
+    pub fn band(&self, slot: Ring) -> Band {
         if spec::lengths() {
             // SAFETY: the tile is not done with, so the place is its own.
             let [seqlen_q, seqlen_k] = unsafe { self.layout.read_lengths(place(slot, 1)) };
@@ -331,7 +345,7 @@ impl<'a> Consumer<'a> {
 
     /// The warp's first row of a tile, in the sequence.
     #[inline(always)]
-    pub(super) fn first_row<T: Tiles>(&self, work: WorkTile) -> u32 {
+    pub fn first_row<T: Tiles>(&self, work: WorkTile) -> u32 {
         let row = if T::FORGETS_PLACE {
             row_of_warp::<T>(self.idx, special::opaque(special::thread_idx_x()))
         } else {
@@ -367,7 +381,7 @@ impl<'a> Consumer<'a> {
 impl Consumer<'_> {
     /// Under a block mask: the keys of a stage of K.
     #[inline(always)]
-    pub(super) unsafe fn keys<T: Tiles>(&self, stage: u32) -> Keys {
+    pub unsafe fn keys<T: Tiles>(&self, stage: u32) -> Keys {
         if T::BLOCK_MASKS && spec::block_mask() {
             // SAFETY: the caller's contract: the stage is full.
             unsafe { self.layout.read_keys(stage) }
@@ -378,7 +392,7 @@ impl Consumer<'_> {
 
     /// All that happens to a block's scores between their product and the softmax: the same after a misprediction. Gives what they lack then.
     #[inline(always)]
-    pub(super) fn edit_scores<T: Tiles>(
+    pub fn edit_scores<T: Tiles>(
         &self,
         work: WorkTile,
         block: u32,
@@ -388,7 +402,7 @@ impl Consumer<'_> {
     ) -> RowTerms {
         let terms = self.edit_by_expression::<T>(work, block, keys, s);
         if T::BLOCK_MASKS && spec::block_mask() {
-            self.mask_listed::<T>(work, keys, s);
+            self.mask_block_sparse::<T>(work, keys, s);
         } else {
             self.mask_block::<T>(self.band(slot), work, block, s);
         }
@@ -409,7 +423,7 @@ impl Consumer<'_> {
 
     /// The same under a block mask.
     #[inline(always)]
-    fn mask_listed<T: Tiles>(&self, work: WorkTile, keys: Keys, s: &mut T::Scores) {
+    fn mask_block_sparse<T: Tiles>(&self, work: WorkTile, keys: Keys, s: &mut T::Scores) {
         let seen = |query| {
             if keys.is_full {
                 (0, self.band.seqlen_k())
@@ -465,7 +479,7 @@ impl Consumer<'_> {
 
 /// Whether the special-function unit is what the kernel waits for: [`Tiles::TANH_BINDS`].
 #[inline(always)]
-pub(super) fn tanh_binds<T: Tiles>() -> bool {
+pub fn tanh_binds<T: Tiles>() -> bool {
     T::TANH_BINDS && spec::score() && score::is_capped()
 }
 
@@ -563,7 +577,7 @@ impl Consumer<'_> {
     /// # Safety
     /// All lanes of the warp come here; the tile, which was announced last, before `slot`, is not done with.
     #[inline(always)]
-    pub(super) unsafe fn weights<E: Element, T: Tiles>(
+    pub unsafe fn weights<E: Element, T: Tiles>(
         &self,
         work: WorkTile,
         block: u32,
@@ -689,13 +703,13 @@ impl Consumer<'_> {
 // A consumer's time stamps: see `kernels/stamps.rs`.
 
 impl Consumer<'_> {
-    /// A stamped kernel records that the block's first tile begins.
+    /// A profiled kernel records that the block's first tile begins.
     ///
     /// # Safety
     /// The tile is this block's.
     #[inline(always)]
     unsafe fn record_begin<T: Tiles>(&self, work: WorkTile) {
-        if T::STAMPS {
+        if T::PROFILES {
             // SAFETY: the plan has a record for each tile.
             unsafe { self.record(work).begin() };
         }
@@ -720,7 +734,7 @@ impl Consumer<'_> {
     /// As [`Consumer::record_begin`].
     #[inline(always)]
     unsafe fn record_end<T: Tiles>(&self, ended: WorkTile) {
-        if T::STAMPS {
+        if T::PROFILES {
             // SAFETY: as above.
             unsafe { self.record(ended).end() };
         }

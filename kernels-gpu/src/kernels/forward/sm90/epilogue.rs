@@ -8,10 +8,10 @@ use super::scheduler::{Pack, PackGqa};
 use crate::attention::split_kv::n_splits;
 use crate::attention::{batch_and_head, divide};
 use crate::config::TMA_SLOTS;
-use crate::kernels::combine::SplitQuery;
-use crate::kernels::dropout::divide_by_kept;
+use crate::kernels::common::dropout::divide_by_kept;
 use crate::kernels::forward::{StatisticRows, add_sinks, sink_of_head, store_statistic};
-use crate::kernels::lengths;
+use crate::kernels::merge::combine::SplitQuery;
+use crate::kernels::varlen;
 use crate::params::{BOX_COLUMNS, CombineParams, ForwardMap, TmaForwardParams};
 use crate::ptx::{atomic, barrier, global, mbarrier, shuffle, spec, special, tma};
 use crate::tile::element::Element;
@@ -25,7 +25,7 @@ use crate::tile::warpgroup::{self, WARPGROUP_ROWS};
 impl Consumer<'_> {
     /// O ← diag(l)⁻¹ O; O and L to memory. Where sequences have lengths of their own, the place `listed` has the tile's.
     #[inline(always)]
-    pub(super) unsafe fn finish<E: Element, T: Tiles>(
+    pub unsafe fn epilogue<E: Element, T: Tiles>(
         &self,
         finished: &Finished,
         listed: u32,
@@ -36,7 +36,7 @@ impl Consumer<'_> {
         let first_row = self.first_row::<T>(finished.work);
         // SAFETY: all lanes of the warp come here; what lies outside O is not written.
         unsafe {
-            let mut lse = finished.softmax.finish(o);
+            let mut lse = finished.softmax.finalize(o);
             if T::DROPS && spec::dropout() {
                 divide_by_kept(&p.dropout, o);
             }
@@ -123,12 +123,7 @@ impl Consumer<'_> {
 /// # Safety
 /// One thread of the block does it for each consumer; the barriers have been made.
 #[inline(always)]
-pub(super) unsafe fn store<T: Tiles>(
-    p: &TmaForwardParams,
-    maps: u64,
-    layout: Layout,
-    consumer: u32,
-) {
+pub unsafe fn store<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: Layout, consumer: u32) {
     let config = T::CONFIG;
     let packing = PackGqa::new::<T>(p);
     let mut map = ForwardMap::O.at(maps);
@@ -146,7 +141,7 @@ pub(super) unsafe fn store<T: Tiles>(
             if spec::lengths() {
                 let listed = layout.read_listed(place(slot, 0));
                 let own = ForwardMap::O.at(maps_of_sequence(p, listed.sequence));
-                lengths::acquire_maps(&mut map, own, [own]);
+                varlen::acquire_maps(&mut map, own, [own]);
             }
             mbarrier::mbarrier_arrive_if(layout.work_ring.empty(slot.stage), 1);
             slot.advance();
@@ -250,7 +245,7 @@ impl Consumer<'_> {
     /// # Safety
     /// All lanes of the warp come here; `first_row` is its first row in the tile's sequence.
     #[inline(always)]
-    pub(super) unsafe fn store_split<T: Tiles>(
+    pub unsafe fn store_split<T: Tiles>(
         &self,
         work: WorkTile,
         listed: u32,
@@ -273,7 +268,7 @@ impl Consumer<'_> {
                 (StatisticRows::padded(lse_base, &p.shape), p.split.n)
             };
             let place_of = |row| (packing.head::<T>(work.head, row), packing.query::<T>(row));
-            if !T::LATENT || self.idx == 0 {
+            if !T::SHARES_ROWS || self.idx == 0 {
                 store_statistic::<T::Output>(rows, first_row, lse, place_of);
             }
             let place = fragment::accumulator(special::lane_idx(), 0);
@@ -306,7 +301,7 @@ impl Consumer<'_> {
     /// # Safety
     /// All warps of the consumer come here when no tile is left.
     #[inline(always)]
-    pub(super) unsafe fn merge_splits<E: Element, T: Tiles>(&self) {
+    pub unsafe fn merge_splits<E: Element, T: Tiles>(&self) {
         let p = self.p;
         if p.split.tiles_merge == 0 {
             return;

@@ -1,40 +1,40 @@
 //! Where things lie in shared memory, and the barriers by which the roles meet.
 
+use super::Tiles;
 use super::paged_producer::two_load;
-use super::{Tiles, latent};
 use crate::attention::lengths::ListedTile;
 use crate::config::{TMA_LENGTHS, TMA_SLOTS};
 use crate::kernels::bounds;
-use crate::kernels::lengths::{read_listed_shared, write_listed_shared};
+use crate::kernels::varlen::{read_listed_shared, write_listed_shared};
 use crate::ptx::{shared, spec, special};
 use crate::tile::ring::{Barriers, Ring};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
 /// A tile of queries, as the producer tells the others of it.
 #[derive(Clone, Copy)]
-pub(super) struct WorkTile {
+pub struct WorkTile {
     /// Which tile of queries.
-    pub(super) q_block: u32,
+    pub q_block: u32,
     /// Which (batch, head), `batch_idx · heads_q + head_idx`; where heads share a tile, which group of them.
-    pub(super) head: u32,
+    pub head: u32,
     /// The first KV block that the tile meets.
-    pub(super) first_block: u32,
+    pub first_block: u32,
     /// How many KV blocks; at least 1, and 0 where there is no tile left.
-    pub(super) blocks: u32,
+    pub blocks: u32,
 }
 
 /// The keys of a stage of K, under a block mask.
 #[derive(Clone, Copy)]
-pub(super) struct Keys {
+pub struct Keys {
     /// The first one.
-    pub(super) first: u32,
+    pub first: u32,
     /// Whether all queries see all of them, whatever the band says.
-    pub(super) is_full: bool,
+    pub is_full: bool,
 }
 
 impl Keys {
     /// Where there is no block mask.
-    pub(super) const NONE: Keys = Keys {
+    pub const NONE: Keys = Keys {
         first: 0,
         is_full: false,
     };
@@ -57,24 +57,24 @@ impl Keys {
 
 /// The places.
 #[derive(Clone, Copy)]
-pub(super) struct Layout {
+pub struct Layout {
     q: u32,
     k: u32,
     v: u32,
     /// O; where values are columns of the keys, what the consumers tell each other.
-    pub(super) o: u32,
+    pub o: u32,
     slots: u32,
     listed: u32,
     /// Stages of Q; emptied by the consumers' warps.
-    pub(super) q_ring: Barriers,
+    pub q_ring: Barriers,
     /// Stages of K; emptied by the consumers' warps. Where values are columns of the keys, of the columns that are no values.
-    pub(super) k_ring: Barriers,
+    pub k_ring: Barriers,
     /// Stages of V; emptied by the consumers' warps.
-    pub(super) v_ring: Barriers,
+    pub v_ring: Barriers,
     /// Slots for work tiles; emptied by every lane of the consumers, by the store warps and by who loads V beside the producer.
-    pub(super) work_ring: Barriers,
+    pub work_ring: Barriers,
     /// O on its way out, for each consumer one stage; filled by its warps, emptied by its store warp.
-    pub(super) o_ring: Barriers,
+    pub o_ring: Barriers,
     /// Where values are columns of the keys: of the first consumer's columns, stages as those of K; emptied by its warps. Behind them the
     /// second's.
     value_rings: Barriers,
@@ -83,23 +83,13 @@ pub(super) struct Layout {
 impl Layout {
     /// The places of this block of threads.
     #[inline(always)]
-    pub(super) fn new<T: Tiles>() -> Self {
+    pub fn new<T: Tiles>() -> Self {
         let config = T::CONFIG;
         let q = special::shared_base();
         let k = q + T::Q_STAGES * BoxedTile::n_bytes(config.block_q, T::HEAD_DIM);
         let v = k + T::KV_STAGES * BoxedTile::n_bytes(config.block_k, T::HEAD_DIM);
-        let o = if T::LATENT {
-            v
-        } else {
-            v + T::KV_STAGES * BoxedTile::n_bytes(config.block_k, T::VALUE_DIM)
-        };
-        let slots = if T::STORES {
-            o + BoxedTile::n_bytes(config.block_q, T::VALUE_DIM)
-        } else if T::LATENT {
-            o + latent::EXCHANGE_BYTES
-        } else {
-            o
-        };
+        let o = v + T::V_BYTES;
+        let slots = o + T::O_BYTES;
         let listed = slots + TMA_SLOTS * 16;
         const { assert!(T::KV_STAGES * 8 <= TMA_LENGTHS * ListedTile::N_BYTES) };
         let q_ring = Barriers::new(listed + TMA_LENGTHS * ListedTile::N_BYTES, T::Q_STAGES);
@@ -107,7 +97,7 @@ impl Layout {
         let v_ring = Barriers::new(k_ring.end(), T::KV_STAGES);
         let work_ring = Barriers::new(v_ring.end(), TMA_SLOTS);
         let o_ring = Barriers::new(work_ring.end(), T::CONSUMERS);
-        let value_stages = if T::LATENT { T::KV_STAGES } else { 0 };
+        let value_stages = if T::KEY_PIECES == 1 { 0 } else { T::KV_STAGES };
         Layout {
             q,
             k,
@@ -129,7 +119,7 @@ impl Layout {
     /// # Safety
     /// One thread does, before all others meet it.
     #[inline(always)]
-    pub(super) unsafe fn make_barriers<T: Tiles>(self) {
+    pub unsafe fn make_barriers<T: Tiles>(self) {
         let consumers = T::CONSUMERS;
         let store_warps = if T::STORES { consumers } else { 0 };
         let warps = consumers * 4;
@@ -137,7 +127,8 @@ impl Layout {
         // SAFETY: the caller's contract.
         unsafe {
             self.q_ring.make(1, warps);
-            self.k_ring.make(1, if T::LATENT { 4 } else { warps });
+            self.k_ring
+                .make(1, if T::KEY_PIECES == 1 { warps } else { 4 });
             self.v_ring.make(1, warps);
             self.work_ring.make(1, warps * 32 + store_warps + loaders);
             self.o_ring.make(4, 1);
@@ -149,13 +140,13 @@ impl Layout {
 
     /// Where values are columns of the keys: the stages of a consumer's columns.
     #[inline(always)]
-    pub(super) const fn value_ring(self, consumer: u32) -> Barriers {
+    pub const fn value_ring(self, consumer: u32) -> Barriers {
         self.value_rings.behind(consumer)
     }
 
     /// A consumer's rows of Q in a stage.
     #[inline(always)]
-    pub(super) const fn q<T: Tiles>(self, stage: u32, consumer: u32) -> BoxedTile {
+    pub const fn q<T: Tiles>(self, stage: u32, consumer: u32) -> BoxedTile {
         let bytes = BoxedTile::n_bytes(WARPGROUP_ROWS, T::HEAD_DIM);
         BoxedTile {
             base: self.q + (stage * T::ROW_GROUPS + consumer) * bytes,
@@ -165,13 +156,13 @@ impl Layout {
 
     /// A stage of K.
     #[inline(always)]
-    pub(super) const fn k<T: Tiles>(self, stage: u32) -> BoxedTile {
+    pub const fn k<T: Tiles>(self, stage: u32) -> BoxedTile {
         Layout::kv::<T>(self.k, stage, T::HEAD_DIM)
     }
 
     /// A stage of V.
     #[inline(always)]
-    pub(super) const fn v<T: Tiles>(self, stage: u32) -> BoxedTile {
+    pub const fn v<T: Tiles>(self, stage: u32) -> BoxedTile {
         Layout::kv::<T>(self.v, stage, T::VALUE_DIM)
     }
 
@@ -185,7 +176,7 @@ impl Layout {
 
     /// A consumer's rows of O.
     #[inline(always)]
-    pub(super) const fn o<T: Tiles>(self, consumer: u32) -> BoxedTile {
+    pub const fn o<T: Tiles>(self, consumer: u32) -> BoxedTile {
         BoxedTile {
             base: self.o + consumer * BoxedTile::n_bytes(WARPGROUP_ROWS, T::VALUE_DIM),
             rows: WARPGROUP_ROWS,
@@ -197,7 +188,7 @@ impl Layout {
     /// # Safety
     /// The slot is empty.
     #[inline(always)]
-    pub(super) unsafe fn write_work(self, slot: u32, work: WorkTile) {
+    pub unsafe fn write_work(self, slot: u32, work: WorkTile) {
         // SAFETY: the caller's contract.
         unsafe {
             shared::st_shared_x4(
@@ -218,7 +209,7 @@ impl Layout {
     /// # Safety
     /// Nobody reads the place any more: see [`place`].
     #[inline(always)]
-    pub(super) unsafe fn write_listed(self, place: u32, tile: ListedTile) {
+    pub unsafe fn write_listed(self, place: u32, tile: ListedTile) {
         // SAFETY: the caller's contract.
         unsafe { write_listed_shared(self.listed(place), tile) };
     }
@@ -228,7 +219,7 @@ impl Layout {
     /// # Safety
     /// The tile's slot has been full, and the place is still the tile's: see [`place`].
     #[inline(always)]
-    pub(super) unsafe fn read_listed(self, place: u32) -> ListedTile {
+    pub unsafe fn read_listed(self, place: u32) -> ListedTile {
         // SAFETY: the caller's contract.
         unsafe { read_listed_shared(self.listed(place)) }
     }
@@ -238,7 +229,7 @@ impl Layout {
     /// # Safety
     /// As [`Layout::read_listed`].
     #[inline(always)]
-    pub(super) unsafe fn read_lengths(self, place: u32) -> [u32; 2] {
+    pub unsafe fn read_lengths(self, place: u32) -> [u32; 2] {
         // SAFETY: the caller's contract.
         unsafe { shared::ld_shared_x2(self.listed(place) + 8) }
     }
@@ -248,7 +239,7 @@ impl Layout {
     /// # Safety
     /// The stage is empty.
     #[inline(always)]
-    pub(super) unsafe fn write_keys(self, stage: u32, keys: Keys) {
+    pub unsafe fn write_keys(self, stage: u32, keys: Keys) {
         // SAFETY: the caller's contract.
         unsafe { shared::st_shared_x2(self.listed + stage * 8, keys.words()) };
     }
@@ -258,7 +249,7 @@ impl Layout {
     /// # Safety
     /// The stage is full.
     #[inline(always)]
-    pub(super) unsafe fn read_keys(self, stage: u32) -> Keys {
+    pub unsafe fn read_keys(self, stage: u32) -> Keys {
         // SAFETY: the caller's contract.
         Keys::from_words(unsafe { shared::ld_shared_x2(self.listed + stage * 8) })
     }
@@ -268,7 +259,7 @@ impl Layout {
     /// # Safety
     /// The slot is full.
     #[inline(always)]
-    pub(super) unsafe fn read_work<T: Tiles>(self, slot: u32) -> WorkTile {
+    pub unsafe fn read_work<T: Tiles>(self, slot: u32) -> WorkTile {
         // SAFETY: the caller's contract.
         let [q_block, head, first_block, blocks] =
             unsafe { shared::ld_shared_x4(self.slots + slot * 16) };
@@ -291,6 +282,6 @@ impl Layout {
 /// There are twice as many places as slots. Consumers release a tile's slot when they have stored the tile two before it; the
 /// producer then writes to the place of that tile at the earliest.
 #[inline(always)]
-pub(super) fn place(slot: Ring, back: u32) -> u32 {
+pub fn place(slot: Ring, back: u32) -> u32 {
     (slot.parity * TMA_SLOTS + slot.stage).wrapping_sub(back) % TMA_LENGTHS
 }

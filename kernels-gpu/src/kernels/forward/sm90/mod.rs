@@ -32,7 +32,7 @@
 //! `scheduler.rs`. There keys may be divided among tiles, too, whose results another kernel merges: `epilogue.rs`.
 //!
 //! Where values have more than 256 columns two consumers have the same rows: each multiplies S of them, and its half of the columns of O. Where values are the
-//! first columns of the keys they share S, too: `latent.rs`.
+//! first columns of the keys they share S, too: [`super::mla`].
 //!
 //! | file | what |
 //! |---|---|
@@ -41,29 +41,31 @@
 //! | `consumer` | the loop: products, masks, scores, softmax, dropout |
 //! | `epilogue` | O and L to memory; splits of keys, and their merge |
 //! | `layout` | shared memory, and its barriers |
-//! | `latent` | values that are the first columns of the keys |
 
-mod consumer;
-mod epilogue;
-mod latent;
-mod layout;
-mod paged_producer;
-mod producer;
-mod scheduler;
+pub(super) mod consumer;
+pub(super) mod epilogue;
+pub(super) mod layout;
+pub(super) mod paged_producer;
+pub(super) mod producer;
+pub(super) mod scheduler;
 
 use crate::attention::score::RowTerms;
 use crate::config::{self, TileConfig};
-use crate::kernels::stamps::Stamped;
-use crate::params::TmaForwardParams;
+use crate::kernels::common::stamps::Profiled;
+use crate::params::{ForwardMap, TmaForwardParams};
 use crate::ptx::{barrier, mbarrier, shuffle, special, warpgroup};
 use crate::tile::element::Element;
 use crate::tile::register::RegisterTile;
-use crate::tile::warpgroup::{WARPGROUP_ROWS, WarpgroupTile};
+use crate::tile::ring::Ring;
+use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS, WarpgroupTile};
 use crate::variants::TileShape;
-use layout::Layout;
+use consumer::Consumer;
+use layout::{Layout, WorkTile};
+use producer::Producer;
+use scheduler::Claims;
 
 /// The tiles of one head_dim in one shape.
-pub trait Tiles {
+pub trait Tiles: Sized {
     /// Columns that tiles of Q and K have; tensors may have fewer.
     const HEAD_DIM: u32;
     /// The same of V and O.
@@ -72,12 +74,10 @@ pub trait Tiles {
     const SHAPE: TileShape;
     /// What a block takes, and which part of the problem it covers.
     const CONFIG: TileConfig = config::tma_forward(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
-    /// Whether values are the first columns of the keys: see `latent.rs`.
-    const LATENT: bool = false;
     /// 64 query rows each.
     const ROW_GROUPS: u32 = Self::CONFIG.block_q / WARPGROUP_ROWS;
     /// Whether two warpgroups have the same rows, and half of O's columns each.
-    const SHARES_ROWS: bool = Self::LATENT || config::tma_shares_rows(Self::VALUE_DIM);
+    const SHARES_ROWS: bool = config::tma_shares_rows(Self::VALUE_DIM);
     /// Warpgroups that multiply.
     const CONSUMERS: u32 = if Self::SHARES_ROWS {
         2
@@ -91,20 +91,31 @@ pub trait Tiles {
     /// Stages of K, and of V.
     const KV_STAGES: u32 = config::tma_kv_stages(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
     /// Whether store warps send O to memory.
-    const STORES: bool =
-        !Self::LATENT && config::tma_stores(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
+    const STORES: bool = config::tma_stores(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
+    /// In how many pieces a block of keys comes, each with stages of its own.
+    const KEY_PIECES: u32 = 1;
+    /// Bytes of the stages of V.
+    const V_BYTES: u32 =
+        Self::KV_STAGES * BoxedTile::n_bytes(Self::CONFIG.block_k, Self::VALUE_DIM);
+    /// Bytes of O on its way out.
+    const O_BYTES: u32 = if Self::STORES {
+        BoxedTile::n_bytes(Self::CONFIG.block_q, Self::VALUE_DIM)
+    } else {
+        0
+    };
+    /// The tensor map by which values are read.
+    const VALUES: ForwardMap = ForwardMap::V;
     /// Whether the consumers need registers of the producer warpgroup.
     const SHARES_REGISTERS: bool = 0 < Self::CONFIG.launch_registers;
     /// Whether the consumers leave the producer some of them.
     const SPARES_REGISTERS: bool = Self::CONSUMERS == 2
         && (Self::HEAD_DIM >= 256 || Self::SHARES_ROWS)
         || Self::CONSUMERS == 1 && Self::SHARES_REGISTERS
-        || Self::LATENT
         || Self::IS_GROUPED;
     /// Whether there may be a block mask.
-    const BLOCK_MASKS: bool = !Self::LATENT && !Self::IS_GROUPED && Self::CONFIG.divides_blocks();
+    const BLOCK_MASKS: bool = !Self::IS_GROUPED && Self::CONFIG.divides_blocks();
     /// Whether an expression may edit scores.
-    const EDITS_SCORES: bool = !Self::LATENT && !Self::IS_GROUPED;
+    const EDITS_SCORES: bool = !Self::IS_GROUPED;
     /// Where what the scores of a row have in common goes. Tiles for few queries wait for memory, and have no register for it.
     const ROW_TERMS: RowTerms = match Self::SHAPE {
         TileShape::Compact => RowTerms::InScores,
@@ -129,12 +140,42 @@ pub trait Tiles {
     /// Whether a tanh beside the exponential of each score takes the special-function unit longer than the products take. Then consumers that
     /// wait for each other leave it idle: there is no ping-pong, and the maxima are looked for, which costs nothing the unit would need.
     const TANH_BINDS: bool = Self::EDITS_SCORES && Self::HEAD_DIM <= 64 && Self::VALUE_DIM <= 64;
-    /// Whether the kernel records its tiles: see [`Stamped`].
-    const STAMPS: bool = false;
+    /// Whether the kernel records its tiles: see [`Profiled`].
+    const PROFILES: bool = false;
     /// A warpgroup's rows of S.
     type Scores: WarpgroupTile;
     /// A warpgroup's rows of O; half of their columns, where two have the same rows.
     type Output: WarpgroupTile;
+
+    /// What the producer loads of a tile, and its claim of the next one: see `producer.rs`.
+    ///
+    /// # Safety
+    /// As the producer.
+    #[inline(always)]
+    unsafe fn load_tile(p: &mut Producer, work: WorkTile, sees_none: bool, claims: Claims) -> u32 {
+        // SAFETY: the caller's contract.
+        unsafe { p.load_tile::<Self>(work, sees_none, claims) }
+    }
+
+    /// What the thread beside the producer loads of a tile: see `paged_producer.rs`.
+    ///
+    /// # Safety
+    /// As the producer.
+    #[inline(always)]
+    unsafe fn load_values(p: &mut Producer, work: WorkTile, sees_none: bool, kv_head_idx: u32) {
+        // SAFETY: the caller's contract.
+        unsafe { p.load_values::<Self>(work, sees_none, kv_head_idx) }
+    }
+
+    /// A consumer's work from its first tile on: see `consumer.rs`.
+    ///
+    /// # Safety
+    /// As the consumers.
+    #[inline(always)]
+    unsafe fn attend<E: Element>(c: &Consumer, work: WorkTile, slot: Ring) {
+        // SAFETY: the caller's contract.
+        unsafe { consumer::attend_if_any::<E, Self>(c, work, slot) }
+    }
 }
 
 /// Fragments across `columns` columns.
@@ -169,11 +210,11 @@ tiles!(CompactTiles, Compact: 64 96 128 192 256);
 tiles!(WideTiles, Wide: 64 128);
 tiles!(GroupedTiles, Grouped: 64 128);
 
-impl<T: Tiles> Tiles for Stamped<T> {
+impl<T: Tiles> Tiles for Profiled<T> {
     const HEAD_DIM: u32 = T::HEAD_DIM;
     const VALUE_DIM: u32 = T::VALUE_DIM;
     const SHAPE: TileShape = T::SHAPE;
-    const STAMPS: bool = true;
+    const PROFILES: bool = true;
     type Scores = T::Scores;
     type Output = T::Output;
 }
@@ -193,18 +234,6 @@ macro_rules! value_tiles {
     )*};
 }
 value_tiles!(192/128 64/256 64/512);
-
-/// The tiles of values that are the first columns of keys of head_dim `D`.
-pub struct LatentTiles<const D: u32>;
-
-impl Tiles for LatentTiles<576> {
-    const HEAD_DIM: u32 = 576;
-    const SHAPE: TileShape = TileShape::Compact;
-    const CONFIG: TileConfig = config::tma_forward_latent(Self::HEAD_DIM);
-    const LATENT: bool = true;
-    type Scores = RegisterTile<1, { n8(Self::CONFIG.block_k) }>;
-    type Output = RegisterTile<1, { n8(config::LATENT_COLUMNS) }>;
-}
 
 /// Registers of the producer warpgroup, where the others need what it gives back.
 const PRODUCER_REGISTERS: u32 = 24;

@@ -7,24 +7,23 @@
 //! one's before the tile's place is empty, so that nobody waits for the table.
 
 use super::Tiles;
-use super::latent::producer::Share;
-use super::layout::{Layout, place};
+use super::layout::{Layout, WorkTile, place};
 use super::producer::{NO_ROW, Parts, Producer, load_keys, maps_of_sequence};
 use super::scheduler::{Pack, PackGqa};
 use crate::attention::lengths::ListedTile;
-use crate::attention::pages::{Place, n_slots};
+use crate::attention::pages::{PageRow, n_slots};
 use crate::config::TMA_SLOTS;
-use crate::kernels::lengths;
-use crate::params::{ForwardMap, MAX_ROWS, TmaForwardParams};
+use crate::kernels::varlen;
+use crate::params::{MAX_ROWS, TmaForwardParams};
 use crate::ptx::{global, mbarrier, spec};
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::BoxedTile;
 
 /// The pages of a sequence.
 #[derive(Clone, Copy, Default)]
-pub(super) struct SequencePages {
+pub struct SequencePages {
     /// The address of the first tensor map of the pool.
-    pub(super) pool: u64,
+    pub pool: u64,
     /// The number of its first entry of the table.
     entry: u32,
     /// Its first row in its pages.
@@ -35,15 +34,15 @@ pub(super) struct SequencePages {
 
 /// A place in a sequence's pages, and which page of the pool that is.
 #[derive(Clone, Copy)]
-pub(super) struct Found {
-    place: Place,
+pub struct Found {
+    place: PageRow,
     page: u32,
 }
 
 impl SequencePages {
     /// Of a tile's sequence; `pool` is the address of the launch's first tensor map.
     #[inline(always)]
-    pub(super) fn new(p: &TmaForwardParams, pool: u64, tile: ListedTile) -> SequencePages {
+    pub fn new(p: &TmaForwardParams, pool: u64, tile: ListedTile) -> SequencePages {
         SequencePages {
             pool,
             entry: tile.sequence * p.pages.columns,
@@ -57,12 +56,12 @@ impl SequencePages {
     /// # Safety
     /// The table has an entry for each of the sequence's pages.
     #[inline(always)]
-    pub(super) unsafe fn look_up(self, p: &TmaForwardParams, row: u32) -> Found {
+    pub unsafe fn look_up(self, p: &TmaForwardParams, row: u32) -> Found {
         if !spec::pages() {
-            let place = Place { slot: 0, row };
+            let place = PageRow { slot: 0, row };
             return Found { place, page: 0 };
         }
-        let place = Place::of_row(self.first + row, p.pages.page_size);
+        let place = PageRow::of_row(self.first + row, p.pages.page_size);
         // SAFETY: the caller's contract.
         let page = unsafe { self.page(p, place) };
         Found { place, page }
@@ -70,7 +69,7 @@ impl SequencePages {
 
     /// The page of a place; of one behind the sequence's last page, any.
     #[inline(always)]
-    unsafe fn page(self, p: &TmaForwardParams, place: Place) -> u32 {
+    unsafe fn page(self, p: &TmaForwardParams, place: PageRow) -> u32 {
         if place.slot >= self.n {
             return 0;
         }
@@ -84,7 +83,7 @@ impl SequencePages {
     /// # Safety
     /// The tile is empty; maps and table are there.
     #[inline(always)]
-    pub(super) unsafe fn fill<T: Tiles>(
+    pub unsafe fn fill<T: Tiles>(
         self,
         p: &TmaForwardParams,
         [own, pool]: [u64; 2],
@@ -113,7 +112,7 @@ impl SequencePages {
                 place.advance(pages.box_rows, pages.page_size);
                 // Behind the last box nobody waits for an entry, but the next look-up would come behind it. Where a block has one piece, it is
                 // far behind, and the test would cost a register.
-                let is_wanted = !T::LATENT || row + pages.box_rows < tile.rows;
+                let is_wanted = T::KEY_PIECES == 1 || row + pages.box_rows < tile.rows;
                 let next = if is_wanted { self.page(p, place) } else { 0 };
                 let map = if is_last { own } else { pool };
                 let at = [0, row_of_page, head_idx, page];
@@ -130,7 +129,7 @@ impl SequencePages {
 /// Whether a thread of its own loads V: out of pages there are many boxes, and a thread is slow to begin a copy. In tiles of three
 /// consumers every warp has its work already.
 #[inline(always)]
-pub(in super::super) fn two_load<T: Tiles>() -> bool {
+pub fn two_load<T: Tiles>() -> bool {
     T::CONSUMERS < 3 && spec::pages()
 }
 
@@ -139,11 +138,7 @@ pub(in super::super) fn two_load<T: Tiles>() -> bool {
 /// # Safety
 /// One thread of the block does it; the barriers have been made.
 #[inline(always)]
-pub(in super::super) unsafe fn load_values<T: Tiles>(
-    p: &TmaForwardParams,
-    maps: u64,
-    layout: Layout,
-) {
+pub unsafe fn load_values<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: Layout) {
     let packing = PackGqa::new::<T>(p);
     let mut slot = Ring::start(TMA_SLOTS);
     let mut producer = Producer::new::<T>(p, maps, layout);
@@ -159,30 +154,36 @@ pub(in super::super) unsafe fn load_values<T: Tiles>(
             mbarrier::mbarrier_arrive_if(layout.work_ring.empty(slot.stage), 1);
             slot.advance();
             let own = maps_of_sequence(p, listed.sequence);
-            let map = if T::LATENT {
-                ForwardMap::K
-            } else {
-                ForwardMap::V
-            };
-            lengths::acquire_maps(&mut producer.maps, own, [map.at(own)]);
+            varlen::acquire_maps(&mut producer.maps, own, [T::VALUES.at(own)]);
             producer.pages = SequencePages::new(p, maps, listed);
             let Pack { kv_head_idx, .. } = packing.pack(p, work.head);
-            let sees_none = listed.new_maps == 1;
-            if T::LATENT {
-                let heads = [kv_head_idx, 0];
-                producer.load_blocks::<T>(Share::Last, work, sees_none, heads, |_| {});
-                continue;
-            }
-            let mut block = work.blocks;
-            while block > 0 {
-                block -= 1;
-                let row = if sees_none {
-                    NO_ROW
-                } else {
-                    (work.first_block + block) * T::CONFIG.block_k
-                };
-                producer.load_v::<T>(row, kv_head_idx, 0);
-            }
+            T::load_values(&mut producer, work, listed.new_maps == 1, kv_head_idx);
+        }
+    }
+}
+
+impl Producer<'_> {
+    /// V of a tile, from the last block down.
+    ///
+    /// # Safety
+    /// As [`load_values`].
+    #[inline(always)]
+    pub unsafe fn load_values<T: Tiles>(
+        &mut self,
+        work: WorkTile,
+        sees_none: bool,
+        kv_head_idx: u32,
+    ) {
+        let mut block = work.blocks;
+        while block > 0 {
+            block -= 1;
+            let row = if sees_none {
+                NO_ROW
+            } else {
+                (work.first_block + block) * T::CONFIG.block_k
+            };
+            // SAFETY: the caller's contract.
+            unsafe { self.load_v::<T>(row, kv_head_idx, 0) };
         }
     }
 }

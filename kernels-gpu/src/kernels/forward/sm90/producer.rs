@@ -10,27 +10,27 @@ use crate::attention::schedule::{self, ForwardTile};
 use crate::attention::split_kv::blocks_of_split;
 use crate::attention::{batch_and_head, divide};
 use crate::config::TMA_SLOTS;
-use crate::kernels::block_list::List;
-use crate::kernels::{band, lengths, query_tile_work};
+use crate::kernels::block_sparse::list::List;
+use crate::kernels::{band, query_tile_work, varlen};
 use crate::params::{BOX_COLUMNS, FORWARD_MAPS, ForwardMap, MAX_ROWS, Schedule, TmaForwardParams};
 use crate::ptx::{mbarrier, spec, tensor_map, tma};
 use crate::tile::ring::{Barriers, Ring};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
 /// A row behind every sequence's end: its box is all zeros, and no memory is read.
-pub(super) const NO_ROW: u32 = MAX_ROWS;
+pub const NO_ROW: u32 = MAX_ROWS;
 
 /// The producer's places in its rings.
-pub(super) struct Producer<'a> {
-    pub(super) p: &'a TmaForwardParams,
+pub struct Producer<'a> {
+    pub p: &'a TmaForwardParams,
     /// The address of the first tensor map; where sequences have lengths of their own, of the sequence's.
-    pub(super) maps: u64,
-    pub(super) layout: Layout,
+    pub maps: u64,
+    pub layout: Layout,
     /// Where keys and values lie in pages: the sequence's.
-    pub(super) pages: SequencePages,
-    pub(super) q: Ring,
-    pub(super) k: Ring,
-    pub(super) v: Ring,
+    pub pages: SequencePages,
+    pub q: Ring,
+    pub k: Ring,
+    pub v: Ring,
 }
 
 /// The whole of the producer's work.
@@ -38,12 +38,12 @@ pub(super) struct Producer<'a> {
 /// # Safety
 /// One thread of the block does it; the barriers have been made.
 #[inline(always)]
-pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: Layout) {
+pub unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: Layout) {
     let config = T::CONFIG;
     let band = band(&p.shape, p.window);
     let n_listed = if spec::lengths() {
         // SAFETY: a list lies there.
-        unsafe { lengths::n_listed(p.list.tiles) }
+        unsafe { varlen::n_listed(p.list.tiles) }
     } else {
         p.schedule.tiles
     };
@@ -56,7 +56,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
     let mut producer = Producer::new::<T>(p, maps, layout);
     let split_keys = if T::SPLITS_KV && spec::split_kv() {
         // SAFETY: as above.
-        unsafe { lengths::split_keys(&p.split, &p.list) }
+        unsafe { varlen::split_keys(&p.split, &p.list) }
     } else {
         0
     };
@@ -72,7 +72,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
             let (tile, band, listed) = if spec::lengths() {
                 // The list has the longest tiles first.
                 let place = schedule::forward(&schedule, Work::Even, tile_idx);
-                let listed = lengths::listed(p.list.tiles, place.q_block);
+                let listed = varlen::listed(p.list.tiles, place.q_block);
                 producer.begin_sequence(listed.sequence);
                 if spec::pages() {
                     producer.pages = SequencePages::new(p, maps, listed);
@@ -81,7 +81,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
                     q_block: listed.block,
                     ..place
                 };
-                let band = lengths::band_of_sequence(listed.seqlen_q, listed.seqlen_k, p.window);
+                let band = varlen::band_of_sequence(listed.seqlen_q, listed.seqlen_k, p.window);
                 (tile, band, listed)
             } else {
                 let work = if T::BLOCK_MASKS {
@@ -120,9 +120,9 @@ pub(super) unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: 
                 tile_idx = claims.next();
             }
             if T::BLOCK_MASKS && spec::block_mask() {
-                producer.load_listed::<T>(work, list_of(p, tile), n_blocks == 0);
+                producer.load_block_sparse::<T>(work, list_of(p, tile), n_blocks == 0);
             } else {
-                let next = producer.load_tile::<T>(work, n_blocks == 0, claims);
+                let next = T::load_tile(&mut producer, work, n_blocks == 0, claims);
                 if claims.claims_late() {
                     tile_idx = next;
                 }
@@ -153,11 +153,7 @@ fn prefetch(maps: u64, wanted: bool) {
 impl<'a> Producer<'a> {
     /// At the beginning of its rings.
     #[inline(always)]
-    pub(super) fn new<T: Tiles>(
-        p: &'a TmaForwardParams,
-        maps: u64,
-        layout: Layout,
-    ) -> Producer<'a> {
+    pub fn new<T: Tiles>(p: &'a TmaForwardParams, maps: u64, layout: Layout) -> Producer<'a> {
         Producer {
             p,
             maps,
@@ -175,22 +171,21 @@ impl<'a> Producer<'a> {
         let own = maps_of_sequence(self.p, sequence);
         let acquired = [ForwardMap::Q, ForwardMap::K, ForwardMap::V].map(|map| map.at(own));
         // SAFETY: the kernel that made the list has made the maps.
-        unsafe { lengths::acquire_maps(&mut self.maps, own, acquired) };
+        unsafe { varlen::acquire_maps(&mut self.maps, own, acquired) };
     }
 
     /// Q, and K and V from the last block down; K one block ahead of V, as consumers take them. Another thread may load V. The next tile,
     /// where it is claimed late: when this one's last block comes.
+    ///
+    /// # Safety
+    /// As [`produce`].
     #[inline(always)]
-    unsafe fn load_tile<T: Tiles>(
+    pub unsafe fn load_tile<T: Tiles>(
         &mut self,
         work: WorkTile,
         sees_none: bool,
         claims: Claims,
     ) -> u32 {
-        if T::LATENT {
-            // SAFETY: the caller's contract.
-            return unsafe { self.load_latent::<T>(work, sees_none, claims) };
-        }
         let config = T::CONFIG;
         let packing = PackGqa::new::<T>(self.p);
         let Pack {
@@ -234,7 +229,7 @@ impl<'a> Producer<'a> {
 
     /// The same under a block mask, as the list has them; consumers are told which keys a stage is for.
     #[inline(always)]
-    unsafe fn load_listed<T: Tiles>(&mut self, work: WorkTile, list: List, sees_none: bool) {
+    unsafe fn load_block_sparse<T: Tiles>(&mut self, work: WorkTile, list: List, sees_none: bool) {
         let config = T::CONFIG;
         let (batch_idx, head_idx) = batch_and_head(work.head, self.p.shape.heads_q);
         let kv_head_idx = divide(head_idx, self.p.shape.group_size);
@@ -256,11 +251,11 @@ impl<'a> Producer<'a> {
         unsafe {
             let mut block = work.blocks - 1;
             let mut keys = keys_of(block);
-            self.load_listed_k::<T>(keys, kv_head_idx, batch_idx);
+            self.load_sparse_k::<T>(keys, kv_head_idx, batch_idx);
             self.load_q::<T>(work.q_block * config.block_q, head_idx, batch_idx);
             while block > 0 {
                 let next = keys_of(block - 1);
-                self.load_listed_k::<T>(next, kv_head_idx, batch_idx);
+                self.load_sparse_k::<T>(next, kv_head_idx, batch_idx);
                 self.load_v::<T>(keys.first, kv_head_idx, batch_idx);
                 keys = next;
                 block -= 1;
@@ -270,7 +265,7 @@ impl<'a> Producer<'a> {
     }
 
     #[inline(always)]
-    unsafe fn load_listed_k<T: Tiles>(&mut self, keys: Keys, head_idx: u32, batch_idx: u32) {
+    unsafe fn load_sparse_k<T: Tiles>(&mut self, keys: Keys, head_idx: u32, batch_idx: u32) {
         let ring = self.layout.k_ring;
         // SAFETY: as `load`; what `load_k` waits for again has come.
         unsafe {
@@ -281,12 +276,7 @@ impl<'a> Producer<'a> {
     }
 
     #[inline(always)]
-    pub(super) unsafe fn load_q<T: Tiles>(
-        &mut self,
-        first_query: u32,
-        head_idx: u32,
-        batch_idx: u32,
-    ) {
+    pub unsafe fn load_q<T: Tiles>(&mut self, first_query: u32, head_idx: u32, batch_idx: u32) {
         let config = T::CONFIG;
         let box_queries = PackGqa::new::<T>(self.p).queries(WARPGROUP_ROWS);
         let (full, empty) = (
@@ -330,12 +320,7 @@ impl<'a> Producer<'a> {
     }
 
     #[inline(always)]
-    pub(super) unsafe fn load_v<T: Tiles>(
-        &mut self,
-        first_row: u32,
-        head_idx: u32,
-        batch_idx: u32,
-    ) {
+    pub unsafe fn load_v<T: Tiles>(&mut self, first_row: u32, head_idx: u32, batch_idx: u32) {
         let tile = self.layout.v::<T>(self.v.stage);
         let (map, barriers) = (ForwardMap::V, self.layout.v_ring);
         let at = [0, first_row, head_idx, batch_idx];
@@ -350,7 +335,7 @@ impl<'a> Producer<'a> {
 
     /// These parts of a block of K or of V into its tile, once they are empty; where they lie in pages, from what was found on.
     #[inline(always)]
-    pub(super) unsafe fn load_keys<T: Tiles>(
+    pub unsafe fn load_keys<T: Tiles>(
         &self,
         map: ForwardMap,
         barriers: Barriers,
@@ -377,7 +362,7 @@ impl<'a> Producer<'a> {
 
 /// The address of the first tensor map of a sequence.
 #[inline(always)]
-pub(super) fn maps_of_sequence(p: &TmaForwardParams, sequence: u32) -> u64 {
+pub fn maps_of_sequence(p: &TmaForwardParams, sequence: u32) -> u64 {
     p.list
         .map_of_sequence(sequence, FORWARD_MAPS as u32, ForwardMap::Q as u32)
 }
@@ -386,15 +371,15 @@ pub(super) fn maps_of_sequence(p: &TmaForwardParams, sequence: u32) -> u64 {
 
 /// Parts of 64 columns of a tile: from which one on, and how many.
 #[derive(Clone, Copy)]
-pub(super) struct Parts {
-    pub(super) first: u32,
-    pub(super) n: u32,
+pub struct Parts {
+    pub first: u32,
+    pub n: u32,
 }
 
 impl Parts {
     /// All of a tile of so many columns.
     #[inline(always)]
-    pub(super) const fn all(columns: u32) -> Parts {
+    pub const fn all(columns: u32) -> Parts {
         Parts {
             first: 0,
             n: columns.div_ceil(BOX_COLUMNS),
@@ -403,20 +388,14 @@ impl Parts {
 
     /// Bytes of these parts of a tile of so many rows.
     #[inline(always)]
-    pub(super) const fn n_bytes(self, rows: u32) -> u32 {
+    pub const fn n_bytes(self, rows: u32) -> u32 {
         BoxedTile::n_bytes(rows, self.n * BOX_COLUMNS)
     }
 }
 
 /// Fills these parts of a tile, the only ones of their barrier.
 #[inline(always)]
-pub(super) unsafe fn fill<T: Tiles>(
-    map: u64,
-    tile: BoxedTile,
-    parts: Parts,
-    at: [u32; 4],
-    full: u32,
-) {
+pub unsafe fn fill<T: Tiles>(map: u64, tile: BoxedTile, parts: Parts, at: [u32; 4], full: u32) {
     // SAFETY: the caller's contract: they are empty.
     unsafe {
         mbarrier::mbarrier_arrive_expect_tx(full, parts.n_bytes(tile.rows));
@@ -426,7 +405,7 @@ pub(super) unsafe fn fill<T: Tiles>(
 
 /// Begins the copies of the boxes of K or V. Divided keys are read by few, at the same time.
 #[inline(always)]
-pub(super) unsafe fn load_keys<T: Tiles>(
+pub unsafe fn load_keys<T: Tiles>(
     map: u64,
     tile: BoxedTile,
     parts: Parts,
@@ -435,7 +414,7 @@ pub(super) unsafe fn load_keys<T: Tiles>(
 ) {
     // SAFETY: the caller's contract.
     unsafe {
-        if T::SPLITS_KV && !T::LATENT && spec::split_kv() {
+        if T::SPLITS_KV && T::KEY_PIECES == 1 && spec::split_kv() {
             load_boxes::<true>(map, tile, parts, at, full);
         } else {
             load_boxes::<false>(map, tile, parts, at, full);

@@ -6,7 +6,7 @@ use crate::attention::lengths::ListedTile;
 use crate::attention::schedule::ForwardTile;
 use crate::attention::split_kv::{n_splits, tile_and_split};
 use crate::attention::{batch_and_head, divide};
-use crate::kernels::block_list::List;
+use crate::kernels::block_sparse::list::List;
 use crate::params::TmaForwardParams;
 use crate::ptx::{atomic, mbarrier, spec, special};
 use crate::tile::ring::Ring;
@@ -14,7 +14,7 @@ use crate::tile::warpgroup::WARPGROUP_ROWS;
 
 /// The counter.
 #[derive(Clone, Copy)]
-pub(super) struct Claims {
+pub struct Claims {
     counter: u64,
     /// How many tiles there are.
     tiles: u32,
@@ -25,7 +25,7 @@ pub(super) struct Claims {
 impl Claims {
     /// Of so many tiles.
     #[inline(always)]
-    pub(super) fn new<T: Tiles>(p: &TmaForwardParams, tiles: u32) -> Claims {
+    pub fn new<T: Tiles>(p: &TmaForwardParams, tiles: u32) -> Claims {
         Claims {
             counter: p.tile_counter,
             tiles,
@@ -36,13 +36,13 @@ impl Claims {
 
     /// Whether blocks claim their first tile, too.
     #[inline(always)]
-    pub(super) const fn claims_first(self) -> bool {
+    pub const fn claims_first(self) -> bool {
         self.all
     }
 
     /// Whether blocks claim a tile when the one before it ends, and not when that begins: splits are few and long.
     #[inline(always)]
-    pub(super) const fn claims_late(self) -> bool {
+    pub const fn claims_late(self) -> bool {
         self.all
     }
 
@@ -51,7 +51,7 @@ impl Claims {
     /// # Safety
     /// The counter is there; one thread of each block claims, until it gets a tile that is not there.
     #[inline(always)]
-    pub(super) unsafe fn first(self) -> u32 {
+    pub unsafe fn first(self) -> u32 {
         if self.all {
             // SAFETY: the caller's contract.
             unsafe { self.next() }
@@ -65,7 +65,7 @@ impl Claims {
     /// # Safety
     /// As [`Claims::first`].
     #[inline(always)]
-    pub(super) unsafe fn next(self) -> u32 {
+    pub unsafe fn next(self) -> u32 {
         let blocks = special::grid_dim_x();
         // SAFETY: the caller's contract.
         unsafe {
@@ -87,27 +87,27 @@ impl Claims {
 
 /// How many heads share a tile.
 #[derive(Clone, Copy)]
-pub(super) struct PackGqa {
+pub struct PackGqa {
     heads_log2: u32,
 }
 
 /// The heads of a pack.
 #[derive(Clone, Copy)]
-pub(super) struct Pack {
-    pub(super) batch_idx: u32,
+pub struct Pack {
+    pub batch_idx: u32,
     /// The first of them.
-    pub(super) head_idx: u32,
+    pub head_idx: u32,
     /// The head of K and V that they share.
-    pub(super) kv_head_idx: u32,
+    pub kv_head_idx: u32,
 }
 
 impl PackGqa {
     /// As the parameters say, where tiles are of a shape that packs.
     #[inline(always)]
-    pub(super) fn new<T: Tiles>(p: &TmaForwardParams) -> PackGqa {
+    pub fn new<T: Tiles>(p: &TmaForwardParams) -> PackGqa {
         const {
             assert!(
-                !T::PACKS_GQA || T::STORES || T::LATENT,
+                !T::PACKS_GQA || T::STORES || T::SHARES_ROWS,
                 "a consumer's rows of a pack are a box; O leaves in boxes, or row by row"
             );
         }
@@ -118,7 +118,7 @@ impl PackGqa {
 
     /// The heads of the `idx`-th pack of all batch entries.
     #[inline(always)]
-    pub(super) fn pack(self, p: &TmaForwardParams, idx: u32) -> Pack {
+    pub fn pack(self, p: &TmaForwardParams, idx: u32) -> Pack {
         let (batch_idx, pack_idx) = batch_and_head(idx, p.shape.heads_q >> self.heads_log2);
         let head_idx = pack_idx << self.heads_log2;
         Pack {
@@ -130,7 +130,7 @@ impl PackGqa {
 
     /// The head and the query of the first row of the tile that has this row.
     #[inline(always)]
-    pub(super) const fn first_row<T: Tiles>(self, head: u32, query: u32) -> (u32, u32) {
+    pub const fn first_row<T: Tiles>(self, head: u32, query: u32) -> (u32, u32) {
         let first_head = head >> self.heads_log2 << self.heads_log2;
         let first_query = query & !(self.queries(T::CONFIG.block_q) - 1);
         (first_head, first_query)
@@ -138,7 +138,7 @@ impl PackGqa {
 
     /// How many rows of a tile from this query on are a sequence's.
     #[inline(always)]
-    pub(super) fn rows_of_tile<T: Tiles>(self, first_query: u32, seqlen_q: u32) -> u32 {
+    pub fn rows_of_tile<T: Tiles>(self, first_query: u32, seqlen_q: u32) -> u32 {
         let queries = self.queries(T::CONFIG.block_q);
         let left = seqlen_q - first_query;
         let queries = if left < queries { left } else { queries };
@@ -147,13 +147,13 @@ impl PackGqa {
 
     /// Of so many rows of a tile, how many are of one head.
     #[inline(always)]
-    pub(super) const fn queries(self, rows: u32) -> u32 {
+    pub const fn queries(self, rows: u32) -> u32 {
         rows >> self.heads_log2
     }
 
     /// The query that a row is, rows counted from the first tile's first one on.
     #[inline(always)]
-    pub(super) fn query<T: Tiles>(self, row: u32) -> u32 {
+    pub fn query<T: Tiles>(self, row: u32) -> u32 {
         if T::PACKS_GQA {
             let queries = self.queries(WARPGROUP_ROWS);
             row / WARPGROUP_ROWS * queries + (row & (queries - 1))
@@ -164,7 +164,7 @@ impl PackGqa {
 
     /// The head that a row is of, heads counted as the pack `idx` is.
     #[inline(always)]
-    pub(super) fn head<T: Tiles>(self, idx: u32, row: u32) -> u32 {
+    pub fn head<T: Tiles>(self, idx: u32, row: u32) -> u32 {
         if T::PACKS_GQA {
             let within = row % WARPGROUP_ROWS;
             (idx << self.heads_log2) + (within << self.heads_log2) / WARPGROUP_ROWS
@@ -178,7 +178,7 @@ impl PackGqa {
 
 /// Where keys are divided among tiles: the tile of queries, and which split of its keys.
 #[inline(always)]
-pub(super) fn split_of<T: Tiles>(
+pub fn split_of<T: Tiles>(
     p: &TmaForwardParams,
     split_keys: u32,
     tile: ForwardTile,
@@ -198,14 +198,14 @@ pub(super) fn split_of<T: Tiles>(
 
 /// The blocks of keys that a block mask leaves the tile.
 #[inline(always)]
-pub(super) fn list_of(p: &TmaForwardParams, tile: ForwardTile) -> List {
+pub fn list_of(p: &TmaForwardParams, tile: ForwardTile) -> List {
     let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_q);
     p.blocks.list(batch_idx, head_idx, tile.q_block)
 }
 
 /// Tells the others of a tile and, where sequences have lengths of their own, what the list says of it.
 #[inline(always)]
-pub(super) unsafe fn announce(layout: Layout, slot: Ring, work: WorkTile, listed: ListedTile) {
+pub unsafe fn announce(layout: Layout, slot: Ring, work: WorkTile, listed: ListedTile) {
     // SAFETY: the slot is empty when it is written, and the place is then free.
     unsafe {
         layout.work_ring.await_empty(slot);

@@ -65,19 +65,19 @@ unsafe fn product<E: WgmmaElement, const MAJOR: u32, const F: usize>(
     let mut acc = <[[f32; 4]; F]>::undefined();
     wgmma_fence();
     for step in 0..STEPS {
-        let add = (step > 0) as u32;
+        let accumulate = (step > 0) as u32;
         let b = tile(b + step * along, leading);
         match left {
             Left::Rows => {
                 let a = tile(a + step * 32, 16);
-                acc.multiply_ss::<E, { Major::K as u32 }, MAJOR>(a, b, add);
+                acc.multiply_ss::<E, { Major::K as u32 }, MAJOR>(a, b, accumulate);
             }
             Left::Columns => {
                 let a = tile(a + step * 16 * 128, 16);
-                acc.multiply_ss::<E, { Major::Mn as u32 }, MAJOR>(a, b, add);
+                acc.multiply_ss::<E, { Major::Mn as u32 }, MAJOR>(a, b, accumulate);
             }
             Left::Registers => {
-                acc.multiply_rs::<E, MAJOR>(registers[step as usize], b, add);
+                acc.multiply_rs::<E, MAJOR>(registers[step as usize], b, accumulate);
             }
         }
     }

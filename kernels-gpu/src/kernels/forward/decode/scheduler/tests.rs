@@ -9,7 +9,7 @@ use std::sync::Mutex;
 const HEADS: u32 = 8;
 
 /// The shares that blocks find; of those that find none, nothing.
-fn found(lens: &[i32], parts: u32, seed: u64) -> Vec<Option<Share>> {
+fn found(lens: &[i32], parts: u32, seed: u64) -> Vec<Option<WorkTile>> {
     let batch = lens.len() as u32;
     // As plans have it.
     let grid = parts / HEADS + batch;
@@ -34,7 +34,7 @@ fn found(lens: &[i32], parts: u32, seed: u64) -> Vec<Option<Share>> {
     emu::run(&launch, &Options::seeded(seed), &mut memory, &|| {
         let idx = special::block_idx_x();
         // SAFETY: all lanes come here; the lengths are there.
-        let share = unsafe { Share::find(&p, HEADS, idx) };
+        let share = unsafe { WorkTile::find(&p, HEADS, idx) };
         if special::lane_idx() == 0 {
             shares.lock().unwrap()[idx as usize] = share;
         }

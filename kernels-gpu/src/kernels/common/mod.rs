@@ -1,0 +1,7 @@
+//! What kernels of both passes have in common.
+
+pub mod stamps;
+
+pub(crate) mod dropout;
+
+pub(crate) mod score_mod;
