@@ -121,7 +121,7 @@ pub const PLACEHOLDER: &str = "ferroflash_spec_";
 /// What the probes of `ptx` are compiled with: constants of both values.
 pub const PROBE_SPEC: Spec = Spec::PLAIN.with(Constant::RightBound);
 
-/// Which constants are 1; the others are 0.
+/// A set of constants: of a launch those that are 1, of a kernel those that it may be compiled with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Spec {
     bits: u32,
@@ -143,13 +143,32 @@ impl Spec {
         self.bits & constant.bit() != 0
     }
 
-    /// Those of these constants that are among `constants`.
-    pub fn among(self, constants: &[Constant]) -> Spec {
-        let all = constants
-            .iter()
-            .fold(Spec::PLAIN, |spec, &constant| spec.with(constant));
+    /// Those of a list.
+    pub const fn of(constants: &[Constant]) -> Spec {
+        match constants {
+            [] => Spec::PLAIN,
+            [first, others @ ..] => Spec::of(others).with(*first),
+        }
+    }
+
+    /// With those of another one, too.
+    pub const fn and(self, other: Spec) -> Spec {
         Spec {
-            bits: self.bits & all.bits,
+            bits: self.bits | other.bits,
+        }
+    }
+
+    /// Those that are of another one, too.
+    pub const fn among(self, other: Spec) -> Spec {
+        Spec {
+            bits: self.bits & other.bits,
+        }
+    }
+
+    /// Without this constant.
+    pub const fn without(self, constant: Constant) -> Spec {
+        Spec {
+            bits: self.bits & !constant.bit(),
         }
     }
 
@@ -191,8 +210,8 @@ mod tests {
             );
             let spec = Spec::PLAIN.with(constant);
             assert!(spec.constants().eq([constant]));
-            assert_eq!(spec.among(&[]), Spec::PLAIN);
-            assert_eq!(spec.among(&Constant::ALL), spec);
+            assert_eq!(spec.among(Spec::PLAIN), Spec::PLAIN);
+            assert_eq!(spec.among(Spec::of(&Constant::ALL)), spec);
         }
     }
 

@@ -341,19 +341,19 @@ pub struct Variant {
 mod table;
 
 mod arch;
+mod capabilities;
 mod columns;
 mod dtype;
-mod specs;
 mod stamps;
 
 pub use crate::config::TileConfig;
 pub use arch::{Arch, Reach};
+pub use capabilities::ScoreSite;
 pub use columns::{
     HEAD_DIM_MULTIPLE, HEAD_DIM_MULTIPLE_E4M3, HEAD_DIM_MULTIPLE_F32, HeadDims, MAX_HEAD_DIM,
     MAX_HEAD_DIM_IN_PIECES,
 };
 pub use dtype::Dtype;
-pub use specs::*;
 pub use stamps::{PROFILED, Stamps, compiled};
 
 /// The list as data, in its order.

@@ -321,9 +321,9 @@ fn stamped_rows_stand_beside_the_list() {
         assert_eq!(format!("{}_profiled", copied.name), row.name);
         assert_eq!(copied.tile_config, row.tile_config);
         assert!(
-            row.constants()
-                .iter()
-                .all(|constant| copied.constants().contains(constant))
+            row.capabilities()
+                .constants()
+                .all(|constant| copied.capabilities().has(constant))
         );
     }
 }

@@ -138,7 +138,7 @@ impl<'a> Item<'a> {
         let edit = self.edit.map(StandardEdit::edit).transpose()?;
         Ok(match variants::by_name(&self.module.name) {
             Some(variant) => of_variant(&text, variant, self.spec, edit.as_ref())?,
-            None => specialise(&text, &Constant::ALL, self.spec)?,
+            None => specialise(&text, Spec::of(&Constant::ALL), self.spec)?,
         })
     }
 }

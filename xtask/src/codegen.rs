@@ -110,7 +110,7 @@ fn constants(members: &[&Variant]) -> String {
         let asking: Vec<&Variant> = members
             .iter()
             .copied()
-            .filter(|member| member.constants().contains(&constant))
+            .filter(|member| member.capabilities().has(constant))
             .collect();
         let name = constant.name();
         match distinct(&asking, compiled_for) {

@@ -175,7 +175,7 @@ fn sizes(checked: &Checked) -> Result<(), Reason> {
 
 /// Not every kernel's tiles are for a block mask.
 fn block_mask(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
-    if checked.problem().block_mask().is_none() || variant.takes_block_masks() {
+    if checked.problem().block_mask().is_none() || variant.takes(Constant::BlockMask) {
         return Ok(());
     }
     Err(Reason::BlockMask {
@@ -186,7 +186,7 @@ fn block_mask(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
 
 /// flash1's kernels do not look lengths up.
 fn lengths(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
-    match checked.has_lengths() && !variant.constants().contains(&Constant::Lengths) {
+    match checked.has_lengths() && !variant.capabilities().has(Constant::Lengths) {
         true => Err(Reason::Lengths),
         false => Ok(()),
     }
@@ -195,7 +195,7 @@ fn lengths(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
 /// Few forward kernels divide keys.
 fn split_kv(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     let asked = checked.problem().split_kv().keys().is_some() && checked.pass() != Pass::Backward;
-    if !asked || variant.splits_kv() {
+    if !asked || variant.capabilities().has(Constant::SplitKv) {
         return Ok(());
     }
     // Other types have kernels beside this one.
@@ -211,29 +211,16 @@ fn split_kv(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
 /// Few forward kernels find keys and values in pages.
 fn pages(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     match checked.problem().pages() {
-        Some(_) if !variant.constants().contains(&Constant::Pages) => Err(Reason::Pages),
+        Some(_) if !variant.capabilities().has(Constant::Pages) => Err(Reason::Pages),
         _ => Ok(()),
     }
 }
 
 /// Not every kernel that looks at scores can edit them.
 fn score(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
-    let edits = matches!(
-        variant.kind,
-        Kind::Forward
-            | Kind::ForwardE4m3
-            | Kind::TmaForward
-            | Kind::TmaForwardMla
-            | Kind::Backward
-            | Kind::TmaBackward
-            | Kind::Flash1Forward
-            | Kind::Flash1Backward
-            | Kind::StandardScores
-            | Kind::StandardDWeights
-    );
     let problem = checked.problem();
     let asked = problem.edit_parts().is_some();
-    if !asked || !edits || variant.score_site().is_some() {
+    if !asked || variant.takes(Constant::Score) {
         return Ok(());
     }
     let beside = match (problem.fp8_kv(), problem.values_in_keys()) {
@@ -247,7 +234,7 @@ fn score(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
 /// Not every kernel can drop weights.
 fn dropout(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     match checked.problem().dropout() {
-        Some(_) if !variant.drops_weights() => Err(Reason::Dropout),
+        Some(_) if !variant.takes(Constant::Dropout) => Err(Reason::Dropout),
         _ => Ok(()),
     }
 }

@@ -99,7 +99,7 @@ fn of_kernel(
     device: &DeviceInfo,
     main: &Variant,
 ) -> Option<&'static MaskMapping> {
-    let takes = main.takes_block_masks() && main.score_site().is_some();
+    let takes = main.takes(Constant::BlockMask) && main.score_site().is_some();
     mapping(checked, device)?.ok().filter(|_| takes)
 }
 
@@ -209,7 +209,7 @@ pub fn specialise(checked: &Checked, mut launches: Vec<PlannedLaunch>) -> Vec<Pl
                 constants.push(Constant::EditPartial);
             }
             for constant in constants {
-                if launch.variant.constants().contains(&constant) {
+                if launch.variant.capabilities().has(constant) {
                     launch.spec = launch.spec.with(constant);
                 }
             }

@@ -235,13 +235,8 @@ impl PlannedLaunch {
 
     /// The same without what edits scores.
     fn without_edit(self) -> PlannedLaunch {
-        let kept: Vec<_> = self
-            .spec
-            .constants()
-            .filter(|&constant| constant != Constant::Score)
-            .collect();
         PlannedLaunch {
-            spec: self.spec.among(&kept),
+            spec: self.spec.without(Constant::Score),
             edit: None,
             ..self
         }

@@ -4,6 +4,7 @@ mod time;
 
 use ferroflash_kernels::attention::split_kv::n_splits;
 use ferroflash_kernels::params::{CombineParams, Params, SplitKv, TileList};
+use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{Kind, VARIANTS, Variant};
 
 use super::select::grid;
@@ -23,7 +24,11 @@ pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: 
     let problem = checked.problem();
     let block_k = variant.tile_config.block_k;
     let keys = match problem.split_kv() {
-        _ if !variant.splits_kv() || block_mask::work(checked, device, variant).is_some() => None,
+        _ if !variant.capabilities().has(Constant::SplitKv)
+            || block_mask::work(checked, device, variant).is_some() =>
+        {
+            None
+        }
         problem::SplitKv::Never => None,
         // A split of more keys than there are is one of all.
         problem::SplitKv::Keys(keys) => Some(keys.min(problem.seqlen_k().max(1)) as u32),

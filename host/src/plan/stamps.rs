@@ -54,7 +54,7 @@ impl Plan {
             with: with_stamps(),
         })?;
         let lacks =
-            |constant: &Constant| main.spec.has(*constant) && !row.constants().contains(constant);
+            |constant: &Constant| main.spec.has(*constant) && !row.capabilities().has(*constant);
         if let Some(constant) = Constant::ALL.into_iter().find(lacks) {
             return Err(NoStamps::Feature { kernel, constant });
         }

@@ -49,7 +49,7 @@ fn view(tensor: &Description, n: usize) -> TensorView {
 
 /// What a kernel is compiled with: those of the problem's constants that it asks for, and whether tensors have fewer columns than it.
 pub fn spec(checked: &Checked, variant: &Variant) -> Spec {
-    let spec = checked.spec().among(variant.constants());
+    let spec = checked.spec().among(variant.capabilities());
     let problem = checked.problem();
     let columns = problem.head_dim().min(problem.head_dim_v());
     match variant.pads_columns(columns as u32) {

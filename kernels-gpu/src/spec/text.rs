@@ -8,7 +8,7 @@ use ferroflash_expression::ptx::{
     BLOCK_APART, Edit, ParamOffsets, Program, RowTerms, ScoreRows, SpliceError, WriteError, reached,
 };
 
-use super::{Constant, PLACEHOLDER, Spec};
+use super::{PLACEHOLDER, Spec};
 use crate::params::{Scale, ScoreParams};
 use crate::variants::Variant;
 
@@ -68,19 +68,15 @@ impl fmt::Display for SpecialiseError {
 impl std::error::Error for SpecialiseError {}
 
 /// The text of a kernel that asks for `constants`, compiled with `spec`.
-pub fn specialise(
-    text: &str,
-    constants: &[Constant],
-    spec: Spec,
-) -> Result<String, SpecialiseError> {
+pub fn specialise(text: &str, constants: Spec, spec: Spec) -> Result<String, SpecialiseError> {
     let numbers: Vec<(&str, u32)> = constants
-        .iter()
-        .map(|&constant| (constant.symbol(), u32::from(spec.has(constant))))
+        .constants()
+        .map(|constant| (constant.symbol(), u32::from(spec.has(constant))))
         .collect();
     replace(text, &numbers)
 }
 
-/// The text of a variant, compiled with `spec`, with an expression in the places for one. It has [`Constant::Score`] where there is one.
+/// The text of a variant, compiled with `spec`, with an expression in the places for one. It has [`Score`](crate::spec::Constant::Score) where there is one.
 ///
 /// With an expression, whose kernel a program waits for, it lacks what no thread reaches: the driver compiles the rest in less time. Without
 /// one it is the text as a whole, whose speed the record states.
@@ -90,7 +86,7 @@ pub fn of_variant(
     spec: Spec,
     edit: Option<&Edit>,
 ) -> Result<String, SpecialiseError> {
-    let mut text = specialise(text, variant.constants(), spec)?;
+    let mut text = specialise(text, variant.capabilities(), spec)?;
     if edit.is_some() {
         text = reached(&text);
     }
@@ -181,6 +177,7 @@ fn next_symbol(text: &str) -> Option<(&str, &str, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::Constant;
 
     const TEXT: &str = "\tmov.u32 %r1, ferroflash_spec_right_bound;\n\tmov.u32 %r2, ferroflash_spec_left_bound;\n\
                         \tmov.u32 %r3, ferroflash_spec_right_bound;\n\tret;\n";
@@ -189,10 +186,13 @@ mod tests {
     fn every_symbol_becomes_its_number() {
         let causal = Spec::PLAIN.with(Constant::RightBound);
         assert_eq!(
-            specialise(TEXT, &Constant::ALL[..2], causal).as_deref(),
+            specialise(TEXT, causal.with(Constant::LeftBound), causal).as_deref(),
             Ok("\tmov.u32 %r1, 1;\n\tmov.u32 %r2, 0;\n\tmov.u32 %r3, 1;\n\tret;\n")
         );
-        assert_eq!(specialise("ret;", &[], causal).as_deref(), Ok("ret;"));
+        assert_eq!(
+            specialise("ret;", Spec::PLAIN, causal).as_deref(),
+            Ok("ret;")
+        );
         assert_eq!(symbols(TEXT).len(), 2);
     }
 

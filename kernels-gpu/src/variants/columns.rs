@@ -69,7 +69,7 @@ impl Variant {
 
     /// Whether it has to be told ([`Constant::PadColumns`]) that rows of some tensor have `columns` columns, fewer than it is compiled for.
     pub fn pads_columns(&self, columns: u32) -> bool {
-        let pads = self.constants().contains(&Constant::PadColumns);
+        let pads = self.capabilities().has(Constant::PadColumns);
         pads && self.head_dim.is_some_and(|compiled| columns < compiled)
     }
 }

@@ -16,7 +16,7 @@ pub fn launch(
         shared_bytes: tile_config.shared_bytes,
         resident_blocks: 3 * tile_config.blocks_per_sm,
         blocks_per_sm: tile_config.blocks_per_sm,
-        spec: spec.among(variant.constants()),
+        spec: spec.among(variant.capabilities()),
     };
     let kernel = entry::emulated(variant.name).unwrap();
     emu::run(&launch, &Options::seeded(7), memory, &|| kernel(params))

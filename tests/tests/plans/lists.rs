@@ -9,6 +9,7 @@ use ferroflash_kernels::params::{
     BackwardParams, BlockListParams, BlockListPhase, BlockLists, BlockMap, ClearParams, TensorMap,
     TileList, TileListParams, in_workspace,
 };
+use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::Kind;
 
 use super::*;
@@ -338,7 +339,7 @@ proptest! {
             prop_assert!(problem.head_dim() > 128 && algorithm.is_some());
             return Ok(());
         };
-        prop_assert!(plan.launches.iter().all(|launch| launch.variant.takes_block_masks()));
+        prop_assert!(plan.launches.iter().all(|launch| launch.variant.takes(Constant::BlockMask)));
         if plan.algorithm == Algorithm::Standard {
             for launch in &plan.launches {
                 let Params::Standard(params) = launch.params else { panic!("{plan}") };

@@ -52,7 +52,7 @@ pub enum Error {
         extra: Vec<String>,
     },
     /// A kernel does not ask for the constants that the list says.
-    #[error("{entry}: {error}; `Kind::constants` says which constants a kernel asks for")]
+    #[error("{entry}: {error}; `Kind::capabilities` says which constants a kernel asks for")]
     Constants {
         /// The kernel.
         entry: &'static str,

@@ -294,8 +294,8 @@ fn those_it_takes(variant: &Variant, specs: &'static [Spec]) -> &'static [Spec] 
     match specs {
         [first, others @ ..]
             if first.has(Constant::FullPrecision) && !matches!(variant.dtype, Some(Dtype::F32))
-                || first.has(Constant::BlockMask) && !variant.takes_block_masks()
-                || first.has(Constant::Dropout) && !variant.drops_weights() =>
+                || first.has(Constant::BlockMask) && !variant.takes(Constant::BlockMask)
+                || first.has(Constant::Dropout) && !variant.takes(Constant::Dropout) =>
         {
             those_it_takes(variant, others)
         }

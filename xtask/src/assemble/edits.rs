@@ -76,7 +76,7 @@ pub fn edited_specs(variant: &Variant, has_gradient: bool) -> Vec<Spec> {
     }
     let specs: &[Spec] = match (variant.kind, variant.tiles) {
         (Kind::TmaForward, TileShape::Compact) => &[Spec::PLAIN, CAUSAL, PACKED_CAUSAL_SPLIT],
-        (Kind::TmaBackward, _) if variant.takes_block_masks() => {
+        (Kind::TmaBackward, _) if variant.takes(Constant::BlockMask) => {
             &[Spec::PLAIN, CAUSAL, CAUSAL_BLOCKS]
         }
         _ => &[Spec::PLAIN, CAUSAL],
@@ -87,7 +87,7 @@ pub fn edited_specs(variant: &Variant, has_gradient: bool) -> Vec<Spec> {
             true => spec.with(Constant::ScoreGradient),
             false => spec,
         };
-        spec.among(variant.constants())
+        spec.among(variant.capabilities())
     };
     let always = matches!(variant.kind, Kind::TensorGradient);
     let edits =

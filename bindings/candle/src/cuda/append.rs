@@ -35,8 +35,8 @@ pub(crate) fn append(call: &AppendCall, caches: [Cache; 2]) -> Result<Written> {
 
 fn append_of<T: Number>(call: &AppendCall, [k_cache, v_cache]: [Cache; 2]) -> Result<Written> {
     let candle = k_cache.0.device().clone();
-    let place = CallContext::of(&candle)?;
-    let append = Append::new(place.device(), call.problem).map_err(Error::from)?;
+    let context = CallContext::of(&candle)?;
+    let append = Append::new(context.device(), call.problem).map_err(Error::from)?;
     let layouts = layouts(call, [k_cache.1, v_cache.1]);
     let prepared = PLANS.append(&append, &layouts).map_err(Error::from)?;
 
@@ -49,20 +49,22 @@ fn append_of<T: Number>(call: &AppendCall, [k_cache, v_cache]: [Cache; 2]) -> Re
     let mut workspace = raw::scratch(&candle, 0)?;
     {
         let given = Given::of(call);
-        let read = given.read::<T>(&place)?;
+        let read = given.read::<T>(&context)?;
         let inputs = read.inputs()?;
-        let mut seqused_out = seqused_out.writing(&place).shortened(call.problem.batch());
+        let mut seqused_out = seqused_out
+            .writing(&context)
+            .shortened(call.problem.batch());
         let [mut k_cache, mut v_cache] = [
-            Lent::of::<T>(k_cache, &place)?,
-            Lent::of::<T>(v_cache, &place)?,
+            Lent::of::<T>(k_cache, &context)?,
+            Lent::of::<T>(v_cache, &context)?,
         ];
         let mut outputs = AppendOutputs::new(k_cache.view()?, v_cache.view()?)
             .seqused_out(VectorMut::device(seqused_out.slice()));
-        let mut rotated = rotated.as_mut().map(|q| Writing::of(q, &place));
+        let mut rotated = rotated.as_mut().map(|q| Writing::of(q, &context));
         if let Some(rotated) = &mut rotated {
             outputs = outputs.q_out(whole(rotated, shape_q)?);
         }
-        let mut queue = raw::Lent::new(&mut workspace, &place)?;
+        let mut queue = raw::Lent::new(&mut workspace, &context)?;
         prepared
             .append(queue.queue(), &inputs, &mut outputs)
             .map_err(Error::from)?;
@@ -100,10 +102,10 @@ impl Lengths {
     }
 
     /// Of no sequences there is one element all the same. A length has the same bits in both types.
-    fn writing<'a>(&'a mut self, place: &'a CallContext) -> Writing<'a> {
+    fn writing<'a>(&'a mut self, context: &'a CallContext) -> Writing<'a> {
         match self {
-            Lengths::U32(lengths) => Writing::from(lengths, 0, ScalarType::I32, place),
-            Lengths::I32(lengths) => Writing::from(lengths, 0, ScalarType::I32, place),
+            Lengths::U32(lengths) => Writing::from(lengths, 0, ScalarType::I32, context),
+            Lengths::I32(lengths) => Writing::from(lengths, 0, ScalarType::I32, context),
         }
     }
 }
@@ -135,17 +137,17 @@ impl<'a> Given<'a> {
         }
     }
 
-    fn read<T: Number>(&'a self, place: &'a CallContext) -> Result<Read<'a>> {
-        let row = |guarded: &'a Guarded| guarded.strided::<T>(place);
+    fn read<T: Number>(&'a self, context: &'a CallContext) -> Result<Read<'a>> {
+        let row = |guarded: &'a Guarded| guarded.strided::<T>(context);
         let [k, v] = &self.rows;
         Ok(Read {
             rows: [row(k)?, row(v)?],
             q: self.q.as_ref().map(row).transpose()?,
             tables: match &self.tables {
-                Some([cos, sin]) => Some([cos.read::<f32>(place)?, sin.read::<f32>(place)?]),
+                Some([cos, sin]) => Some([cos.read::<f32>(context)?, sin.read::<f32>(context)?]),
                 None => None,
             },
-            vectors: self.vectors.read(place)?,
+            vectors: self.vectors.read(context)?,
         })
     }
 }
@@ -176,9 +178,9 @@ struct Lent<'a> {
 }
 
 impl<'a> Lent<'a> {
-    fn of<T: Number>((storage, at): Cache<'a>, place: &'a CallContext) -> Result<Lent<'a>> {
+    fn of<T: Number>((storage, at): Cache<'a>, context: &'a CallContext) -> Result<Lent<'a>> {
         let elements = storage.as_cuda_slice_mut::<T>()?;
-        let writing = Writing::from(elements, at.start_offset(), T::TYPE, place);
+        let writing = Writing::from(elements, at.start_offset(), T::TYPE, context);
         let layout = layout(at);
         Ok(Lent { writing, layout })
     }

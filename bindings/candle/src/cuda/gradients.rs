@@ -54,12 +54,12 @@ impl<'a> CarriedGradients<'a> {
         Ok(CarriedGradients(all.collect::<Result<_>>()?))
     }
 
-    pub(super) fn writing<'b>(&'b mut self, place: &'b CallContext) -> WritingGradients<'b> {
+    pub(super) fn writing<'b>(&'b mut self, context: &'b CallContext) -> WritingGradients<'b> {
         let all = self.0.iter_mut().map(|(carried, elements)| {
             let writing = match elements {
-                Elements::F32(elements) => Writing::of(elements, place),
-                Elements::F16(elements) => Writing::of(elements, place),
-                Elements::Bf16(elements) => Writing::of(elements, place),
+                Elements::F32(elements) => Writing::of(elements, context),
+                Elements::F16(elements) => Writing::of(elements, context),
+                Elements::Bf16(elements) => Writing::of(elements, context),
             };
             // Of no elements there is one all the same.
             let n_elems = carried.shape.iter().product();

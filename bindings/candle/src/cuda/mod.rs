@@ -80,8 +80,8 @@ fn forward_of<T: Number>(
 ) -> Result<CudaStorage> {
     let problem = call.problem;
     let candle = stored[0].0.device();
-    let place = CallContext::of(candle)?;
-    let attention = Attention::new(place.device(), problem).map_err(Error::from)?;
+    let context = CallContext::of(candle)?;
+    let attention = Attention::new(context.device(), problem).map_err(Error::from)?;
     let layouts = match lse {
         Some(_) => layouts(call, stored),
         None => layouts(call, stored).without(Argument::Lse),
@@ -92,12 +92,12 @@ fn forward_of<T: Number>(
     let mut workspace = raw::workspace(candle, prepared.plan())?;
     {
         let vectors = GuardedVectors::of(&call.vectors);
-        let vectors = vectors.read(&place)?;
-        let inputs = ReadInputs::of::<T>(problem, stored, &place)?;
+        let vectors = vectors.read(&context)?;
+        let inputs = ReadInputs::of::<T>(problem, stored, &context)?;
         let inputs = vectors.vectors().give(inputs.views()?);
         let scales = call.scales.as_ref().map(GuardedScales::of);
         let scales = match &scales {
-            Some(scales) => Some(ReadScales::of(scales, &place)?),
+            Some(scales) => Some(ReadScales::of(scales, &context)?),
             None => None,
         };
         let inputs = match &scales {
@@ -105,18 +105,18 @@ fn forward_of<T: Number>(
             None => inputs,
         };
         let beside = GuardedBeside::of(&call.beside);
-        let beside = ReadBeside::of(&beside, &place)?;
+        let beside = ReadBeside::of(&beside, &context)?;
         let inputs = beside.give(call.beside.numbers(inputs));
-        let mut o = Writing::of(&mut o, &place);
+        let mut o = Writing::of(&mut o, &context);
         let o = whole(&mut o, problem.shape_o())?;
         // Of no rows there is one element all the same.
         let n_rows = problem.shape_lse().iter().product();
-        let mut lse = lse.map(|lse| Writing::of(lse, &place).shortened(n_rows));
+        let mut lse = lse.map(|lse| Writing::of(lse, &context).shortened(n_rows));
         let mut outputs = match &mut lse {
             Some(lse) => Outputs::new(o, lse.slice()),
             None => Outputs::without_lse(o),
         };
-        let mut queue = raw::Lent::new(&mut workspace, &place)?;
+        let mut queue = raw::Lent::new(&mut workspace, &context)?;
         prepared
             .forward(queue.queue(), &inputs, &mut outputs)
             .map_err(Error::from)?;
@@ -131,8 +131,8 @@ fn backward_of<T: Number>(
 ) -> Result<AllGradients<CudaStorage>> {
     let problem = call.problem;
     let candle = stored[0].0.device();
-    let place = CallContext::of(candle)?;
-    let attention = Attention::new(place.device(), problem).map_err(Error::from)?;
+    let context = CallContext::of(candle)?;
+    let attention = Attention::new(context.device(), problem).map_err(Error::from)?;
     let prepared = PLANS
         .backward(&attention, &gradients::asked(call, layouts(call, stored)))
         .map_err(Error::from)?;
@@ -146,11 +146,11 @@ fn backward_of<T: Number>(
     let mut workspace = raw::workspace(candle, prepared.plan())?;
     {
         let vectors = GuardedVectors::of(&call.vectors);
-        let vectors = vectors.read(&place)?;
-        let inputs = ReadInputs::of::<T>(problem, stored, &place)?;
+        let vectors = vectors.read(&context)?;
+        let inputs = ReadInputs::of::<T>(problem, stored, &context)?;
         let inputs = vectors.vectors().give(inputs.views()?);
         let beside = GuardedBeside::of(&call.beside);
-        let beside = ReadBeside::of(&beside, &place)?;
+        let beside = ReadBeside::of(&beside, &context)?;
         let inputs = beside.give(call.beside.numbers(inputs));
 
         let o = Guarded::of("o", results.o);
@@ -159,10 +159,10 @@ fn backward_of<T: Number>(
         let d_lse = results
             .d_lse
             .map(|d_lse| Guarded::of("gradient of lse", d_lse));
-        let (o, lse) = (o.read::<T>(&place)?, lse.read::<f32>(&place)?);
-        let d_o = d_o.read::<T>(&place)?;
+        let (o, lse) = (o.read::<T>(&context)?, lse.read::<f32>(&context)?);
+        let d_o = d_o.read::<T>(&context)?;
         let d_lse = match &d_lse {
-            Some(d_lse) => Some(d_lse.read::<f32>(&place)?),
+            Some(d_lse) => Some(d_lse.read::<f32>(&context)?),
             None => None,
         };
         let saved = Saved::new(&view(&o, shape_o)?, lse.slice());
@@ -172,15 +172,15 @@ fn backward_of<T: Number>(
             None => of_output,
         };
         let [mut d_q, mut d_k, mut d_v] =
-            [&mut d_q, &mut d_k, &mut d_v].map(|gradient| Writing::of(gradient, &place));
+            [&mut d_q, &mut d_k, &mut d_v].map(|gradient| Writing::of(gradient, &context));
         let gradients = Gradients::new(
             whole(&mut d_q, shape_q)?,
             whole(&mut d_k, shape_k)?,
             whole(&mut d_v, shape_v)?,
         );
-        let mut carried = carried.writing(&place);
+        let mut carried = carried.writing(&context);
         let mut gradients = carried.give(gradients);
-        let mut queue = raw::Lent::new(&mut workspace, &place)?;
+        let mut queue = raw::Lent::new(&mut workspace, &context)?;
         prepared
             .backward(queue.queue(), &inputs, &saved, &of_output, &mut gradients)
             .map_err(Error::from)?;

@@ -23,11 +23,11 @@ use super::CallContext;
 /// The shortest piece of memory that is asked for: the driver gives none of 0 bytes.
 const LEAST_BYTES: usize = 256;
 
-/// ferroflash's device in a context of candle's, which is never destroyed: [`super::place`] keeps it.
+/// ferroflash's device in a context of candle's, which is never destroyed: [`super::context`] keeps it.
 pub(super) fn device(
     context: &Arc<CudaContext>,
 ) -> std::result::Result<Arc<cuda::CudaDevice>, Error> {
-    // SAFETY: the context is alive, and `super::place` keeps it for the life of the program.
+    // SAFETY: the context is alive, and `super::context` keeps it for the life of the program.
     Ok(unsafe { cuda::CudaDevice::from_context(context.cu_ctx().cast())? })
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Reading<'a> {
     address: u64,
     n_elems: u64,
     dtype: ScalarType,
-    place: &'a CallContext,
+    context: &'a CallContext,
     _order: SyncOnDrop<'a>,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Writing<'a> {
     address: u64,
     n_elems: u64,
     dtype: ScalarType,
-    place: &'a CallContext,
+    context: &'a CallContext,
     _order: SyncOnDrop<'a>,
 }
 
@@ -84,16 +84,16 @@ impl<'a> Reading<'a> {
         elements: &'a CudaSlice<T>,
         first: usize,
         dtype: ScalarType,
-        place: &'a CallContext,
+        context: &'a CallContext,
     ) -> Reading<'a> {
-        let (address, order) = elements.device_ptr(place.stream());
+        let (address, order) = elements.device_ptr(context.stream());
         // An empty tensor may begin behind the end.
         let first = first.min(elements.len());
         Reading {
             address: address + (first * size_of::<T>()) as u64,
             n_elems: (elements.len() - first) as u64,
             dtype,
-            place,
+            context,
             _order: order,
         }
     }
@@ -109,7 +109,7 @@ impl<'a> Reading<'a> {
     pub(super) fn slice(&self) -> DeviceSlice<'_> {
         // SAFETY: the elements lie in a slice of candle's, borrowed for as long as this; it is freed behind the call, and what
         // writes it is enqueued behind the call, too.
-        unsafe { slice_from_raw(self.place.cuda(), self.address, self.n_elems, self.dtype) }
+        unsafe { slice_from_raw(self.context.cuda(), self.address, self.n_elems, self.dtype) }
     }
 }
 
@@ -117,9 +117,9 @@ impl<'a> Writing<'a> {
     /// All elements.
     pub(super) fn of<T: Scalar>(
         elements: &'a mut CudaSlice<T>,
-        place: &'a CallContext,
+        context: &'a CallContext,
     ) -> Writing<'a> {
-        Writing::from(elements, 0, T::TYPE, place)
+        Writing::from(elements, 0, T::TYPE, context)
     }
 
     /// The elements from this one on, as numbers of this type, which has the size of `T`.
@@ -127,17 +127,17 @@ impl<'a> Writing<'a> {
         elements: &'a mut CudaSlice<T>,
         first: usize,
         dtype: ScalarType,
-        place: &'a CallContext,
+        context: &'a CallContext,
     ) -> Writing<'a> {
         let n_elems = elements.len();
-        let (address, order) = elements.device_ptr_mut(place.stream());
+        let (address, order) = elements.device_ptr_mut(context.stream());
         // An empty tensor may begin behind the end.
         let first = first.min(n_elems);
         Writing {
             address: address + (first * size_of::<T>()) as u64,
             n_elems: (n_elems - first) as u64,
             dtype,
-            place,
+            context,
             _order: order,
         }
     }
@@ -152,21 +152,21 @@ impl<'a> Writing<'a> {
 
     pub(super) fn slice(&mut self) -> DeviceSliceMut<'_> {
         // SAFETY: as of a reading; the slice is borrowed exclusively.
-        unsafe { slice_from_raw_mut(self.place.cuda(), self.address, self.n_elems, self.dtype) }
+        unsafe { slice_from_raw_mut(self.context.cuda(), self.address, self.n_elems, self.dtype) }
     }
 }
 
 impl<'a> Lent<'a> {
     pub(super) fn new(
         workspace: &'a mut CudaSlice<u8>,
-        place: &'a CallContext,
+        context: &'a CallContext,
     ) -> std::result::Result<Lent<'a>, crate::Error> {
         let n_bytes = workspace.len() as u64;
-        let stream = place.stream().cu_stream().cast();
-        let (address, order) = workspace.device_ptr_mut(place.stream());
-        // SAFETY: `place` holds the stream, and longer than the queue lives. The workspace is borrowed exclusively until then, and is
+        let stream = context.stream().cu_stream().cast();
+        let (address, order) = workspace.device_ptr_mut(context.stream());
+        // SAFETY: `context` holds the stream, and longer than the queue lives. The workspace is borrowed exclusively until then, and is
         // freed behind the calls.
-        let queue = unsafe { Queue::with_workspace(place.cuda(), stream, address, n_bytes)? };
+        let queue = unsafe { Queue::with_workspace(context.cuda(), stream, address, n_bytes)? };
         Ok(Lent {
             queue,
             _order: order,

@@ -28,12 +28,12 @@ impl<'a> ReadInputs<'a> {
     pub(super) fn of<T: Number>(
         problem: Problem,
         [q, k, v]: [Stored<'a>; 3],
-        place: &'a CallContext,
+        context: &'a CallContext,
     ) -> Result<ReadInputs<'a>> {
-        let q = stored::<T>(q, place)?;
+        let q = stored::<T>(q, context)?;
         let [k, v] = match problem.fp8_kv() {
-            None => [stored::<T>(k, place)?, stored::<T>(v, place)?],
-            Some(_) => [stored::<F8E4M3>(k, place)?, stored::<F8E4M3>(v, place)?],
+            None => [stored::<T>(k, context)?, stored::<T>(v, context)?],
+            Some(_) => [stored::<F8E4M3>(k, context)?, stored::<F8E4M3>(v, context)?],
         };
         Ok(ReadInputs {
             problem,
@@ -52,10 +52,10 @@ impl<'a> ReadInputs<'a> {
 
 fn stored<'a, T: Scalar + CudaDType>(
     (storage, at): Stored<'a>,
-    place: &'a CallContext,
+    context: &'a CallContext,
 ) -> Result<(Reading<'a>, ferroflash::Layout)> {
     let elements = storage.as_cuda_slice::<T>()?;
-    let reading = Reading::of(elements, at.start_offset(), T::TYPE, place);
+    let reading = Reading::of(elements, at.start_offset(), T::TYPE, context);
     Ok((reading, layout(at)))
 }
 
@@ -68,11 +68,11 @@ pub(super) struct ReadScales<'a> {
 impl<'a> ReadScales<'a> {
     pub(super) fn of(
         scales: &'a GuardedScales<'a>,
-        place: &'a CallContext,
+        context: &'a CallContext,
     ) -> Result<ReadScales<'a>> {
         Ok(ReadScales {
-            k: scales.k().read::<f32>(place)?,
-            v: scales.v().read::<f32>(place)?,
+            k: scales.k().read::<f32>(context)?,
+            v: scales.v().read::<f32>(context)?,
         })
     }
 
@@ -91,15 +91,15 @@ pub(super) struct ReadBeside<'a> {
 impl<'a> ReadBeside<'a> {
     pub(super) fn of(
         beside: &'a GuardedBeside<'a>,
-        place: &'a CallContext,
+        context: &'a CallContext,
     ) -> Result<ReadBeside<'a>> {
         let tensors = beside
             .named()
-            .map(|(name, guard)| Ok((name, guard, guard.elements(place)?)));
+            .map(|(name, guard)| Ok((name, guard, guard.elements(context)?)));
         let sinks = beside.sinks();
         Ok(ReadBeside {
             tensors: tensors.collect::<Result<_>>()?,
-            sinks: sinks.map(|sinks| sinks.read::<f32>(place)).transpose()?,
+            sinks: sinks.map(|sinks| sinks.read::<f32>(context)).transpose()?,
         })
     }
 
@@ -153,8 +153,8 @@ impl<'a> GuardedVectors<'a> {
         GuardedVectors { guards, indices }
     }
 
-    pub(super) fn read(&'a self, place: &'a CallContext) -> Result<ReadVectors<'a>> {
-        let read = |&index: &usize| self.guards[index].lengths(place);
+    pub(super) fn read(&'a self, context: &'a CallContext) -> Result<ReadVectors<'a>> {
+        let read = |&index: &usize| self.guards[index].lengths(context);
         Ok(ReadVectors(self.indices.map(read)?))
     }
 }
@@ -174,46 +174,48 @@ impl<'a> Guarded<'a> {
         }
     }
 
-    fn on_gpu(&self, place: &CallContext) -> Result<&CudaStorage> {
+    fn on_gpu(&self, context: &CallContext) -> Result<&CudaStorage> {
         match self.storage() {
             Storage::Cuda(storage) => Ok(storage),
-            _ => Err(elsewhere(self.argument, self.tensor, place.location()).into()),
+            _ => Err(elsewhere(self.argument, self.tensor, context.location()).into()),
         }
     }
 
     /// A tensor with its strides.
     pub(super) fn strided<T: Number>(
         &'a self,
-        place: &'a CallContext,
+        context: &'a CallContext,
     ) -> Result<(Reading<'a>, ferroflash::Layout)> {
-        let elements = self.on_gpu(place)?.as_cuda_slice::<T>()?;
-        let reading = Reading::of(elements, self.layout.start_offset(), T::TYPE, place);
+        let elements = self.on_gpu(context)?.as_cuda_slice::<T>()?;
+        let reading = Reading::of(elements, self.layout.start_offset(), T::TYPE, context);
         Ok((reading, layout(self.layout)))
     }
 
     /// All of a contiguous tensor.
-    pub(super) fn read<T: Number>(&'a self, place: &'a CallContext) -> Result<Reading<'a>> {
-        let elements = self.on_gpu(place)?.as_cuda_slice::<T>()?;
-        Ok(self.reading(elements, T::TYPE, place))
+    pub(super) fn read<T: Number>(&'a self, context: &'a CallContext) -> Result<Reading<'a>> {
+        let elements = self.on_gpu(context)?.as_cuda_slice::<T>()?;
+        Ok(self.reading(elements, T::TYPE, context))
     }
 
     /// The elements from the first one on of a tensor that an expression reads.
-    fn elements(&'a self, place: &'a CallContext) -> Result<Reading<'a>> {
-        let (storage, first) = (self.on_gpu(place)?, self.layout.start_offset());
+    fn elements(&'a self, context: &'a CallContext) -> Result<Reading<'a>> {
+        let (storage, first) = (self.on_gpu(context)?, self.layout.start_offset());
         Ok(match self.tensor.dtype() {
-            DType::F16 => Reading::of(storage.as_cuda_slice::<f16>()?, first, f16::TYPE, place),
-            DType::BF16 => Reading::of(storage.as_cuda_slice::<bf16>()?, first, bf16::TYPE, place),
-            DType::I32 => Reading::of(storage.as_cuda_slice::<i32>()?, first, i32::TYPE, place),
-            _ => Reading::of(storage.as_cuda_slice::<f32>()?, first, f32::TYPE, place),
+            DType::F16 => Reading::of(storage.as_cuda_slice::<f16>()?, first, f16::TYPE, context),
+            DType::BF16 => {
+                Reading::of(storage.as_cuda_slice::<bf16>()?, first, bf16::TYPE, context)
+            }
+            DType::I32 => Reading::of(storage.as_cuda_slice::<i32>()?, first, i32::TYPE, context),
+            _ => Reading::of(storage.as_cuda_slice::<f32>()?, first, f32::TYPE, context),
         })
     }
 
     /// All of a vector of lengths. ferroflash takes them for i32: those of u32 that are lengths have the same bits.
-    pub(super) fn lengths(&'a self, place: &'a CallContext) -> Result<Reading<'a>> {
-        let storage = self.on_gpu(place)?;
+    pub(super) fn lengths(&'a self, context: &'a CallContext) -> Result<Reading<'a>> {
+        let storage = self.on_gpu(context)?;
         Ok(match self.tensor.dtype() {
-            DType::I32 => self.reading(storage.as_cuda_slice::<i32>()?, ScalarType::I32, place),
-            _ => self.reading(storage.as_cuda_slice::<u32>()?, ScalarType::I32, place),
+            DType::I32 => self.reading(storage.as_cuda_slice::<i32>()?, ScalarType::I32, context),
+            _ => self.reading(storage.as_cuda_slice::<u32>()?, ScalarType::I32, context),
         })
     }
 
@@ -221,9 +223,9 @@ impl<'a> Guarded<'a> {
         &'a self,
         elements: &'a CudaSlice<T>,
         dtype: ScalarType,
-        place: &'a CallContext,
+        context: &'a CallContext,
     ) -> Reading<'a> {
         let first = self.layout.start_offset();
-        Reading::of(elements, first, dtype, place).shortened(self.tensor.elem_count())
+        Reading::of(elements, first, dtype, context).shortened(self.tensor.elem_count())
     }
 }

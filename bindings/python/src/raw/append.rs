@@ -144,7 +144,7 @@ impl Append {
         [seqused_k, seqused_out, cu_seqlens_new, page_table, cos, sin]: [u64; 6],
     ) -> Result<(), Error> {
         let problem = self.append.problem();
-        let place = Location::of(self.append.device().as_cuda());
+        let location = Location::of(self.append.device().as_cuda());
         let span = |at: usize| Span {
             argument: TENSORS[at],
             address: tensors[at],
@@ -155,37 +155,37 @@ impl Append {
         // SAFETY: as the caller promises.
         let (inputs, mut outputs) = unsafe {
             let mut inputs = AppendInputs::new(
-                &place.tensor(span(0))?,
-                &place.tensor(span(1))?,
-                place.integers(Argument::SeqUsedK, seqused_k, batch)?,
+                &location.tensor(span(0))?,
+                &location.tensor(span(1))?,
+                location.integers(Argument::SeqUsedK, seqused_k, batch)?,
             );
-            let caches = [place.tensor_mut(span(2))?, place.tensor_mut(span(3))?];
+            let caches = [location.tensor_mut(span(2))?, location.tensor_mut(span(3))?];
             let [k_cache, v_cache] = caches;
             let mut outputs = AppendOutputs::new(k_cache, v_cache)
-                .seqused_out(place.integers_mut(Argument::SeqUsedOut, seqused_out, batch)?);
+                .seqused_out(location.integers_mut(Argument::SeqUsedOut, seqused_out, batch)?);
             if problem.heads_q() > 0 {
-                inputs = inputs.q(&place.tensor(span(4))?);
-                outputs = outputs.q_out(place.tensor_mut(span(5))?);
+                inputs = inputs.q(&location.tensor(span(4))?);
+                outputs = outputs.q_out(location.tensor_mut(span(5))?);
             }
             if self.is_packed {
                 let cu_seqlens =
-                    place.integers(Argument::CuSeqlensNew, cu_seqlens_new, batch + 1)?;
+                    location.integers(Argument::CuSeqlensNew, cu_seqlens_new, batch + 1)?;
                 inputs = inputs.cu_seqlens_new(cu_seqlens);
             }
             if let Some(pages) = problem.pages() {
                 // That the product can be counted has been checked.
                 let n_entries = batch * pages.n_columns(problem.seqlen_cache());
-                let table = place.integers(Argument::PageTable, page_table, n_entries)?;
+                let table = location.integers(Argument::PageTable, page_table, n_entries)?;
                 inputs = inputs.page_table(table);
             }
             if let Some(turns) = problem.turns() {
                 let n_elems = turns.table_elems() as usize;
-                let table = |argument, address| place.statistics(argument, address, n_elems);
+                let table = |argument, address| location.statistics(argument, address, n_elems);
                 inputs = inputs.rotary(table(Argument::Cos, cos)?, table(Argument::Sin, sin)?);
             }
             (inputs, outputs)
         };
-        match (&self.prepared, place) {
+        match (&self.prepared, location) {
             (Some(prepared), Location::Cuda(device)) => {
                 // SAFETY: as the caller promises. An append has no workspace.
                 let mut queue = unsafe { queue(device, stream, (0, 0))? };

@@ -78,18 +78,18 @@ impl Beside {
         taken: &Taken,
     ) -> Result<Inputs<'a>, Error> {
         // SAFETY: as the caller promises.
-        let mut inputs = unsafe { taken.give(inputs, place, &self.values)? };
+        let mut inputs = unsafe { taken.give(inputs, location, &self.values)? };
         if problem.has_sinks() {
             let argument = Argument::Sinks;
             // SAFETY: as the caller promises.
-            let sinks = unsafe { place.statistics(argument, self.sinks, problem.heads_q())? };
+            let sinks = unsafe { location.statistics(argument, self.sinks, problem.heads_q())? };
             inputs = inputs.sinks(sinks);
         }
         Ok(match self.dropout {
             None => inputs,
             Some(Rng::Values(seed, offset)) => inputs.dropout_rng(seed, offset),
             // SAFETY: as the caller promises.
-            Some(Rng::State(address)) => inputs.dropout_state(unsafe { place.state(address)? }),
+            Some(Rng::State(address)) => inputs.dropout_state(unsafe { location.state(address)? }),
         })
     }
 }
@@ -163,7 +163,7 @@ impl Wanted {
         if self.sinks {
             let (argument, address) = (Argument::DSinks, beside.d_sinks);
             // SAFETY: as the caller promises.
-            let d_sinks = unsafe { place.statistics_mut(argument, address, problem.heads_q())? };
+            let d_sinks = unsafe { location.statistics_mut(argument, address, problem.heads_q())? };
             gradients = gradients.d_sinks(d_sinks);
         }
         for (wanted, &address) in zip(&self.tensors, &beside.d_tensors) {
@@ -171,7 +171,8 @@ impl Wanted {
                 continue;
             };
             // SAFETY: as the caller promises.
-            let gradient = unsafe { place.elements_mut(of.name, address, of.n_elems, of.element)? };
+            let gradient =
+                unsafe { location.elements_mut(of.name, address, of.n_elems, of.element)? };
             gradients = gradients.d_score_tensor(of.name, gradient);
         }
         Ok(gradients)

@@ -100,16 +100,16 @@ impl Forward {
         lengths: Lengths,
         beside: &Beside,
     ) -> Result<(), Error> {
-        let place = self.shape.place();
+        let location = self.shape.location();
         let o = self.shape.span_o(Argument::O, o)?;
         let n_rows = self.shape.n_rows();
         // SAFETY: as the caller promises.
         let (inputs, mut outputs) = unsafe {
-            let inputs = self.shape.inputs(place, [q, k, v], lengths, beside)?;
-            let lse = place.statistics_mut(Argument::Lse, lse, n_rows)?;
-            (inputs, Outputs::new(place.tensor_mut(o)?, lse))
+            let inputs = self.shape.inputs(location, [q, k, v], lengths, beside)?;
+            let lse = location.statistics_mut(Argument::Lse, lse, n_rows)?;
+            (inputs, Outputs::new(location.tensor_mut(o)?, lse))
         };
-        match (&self.prepared, place) {
+        match (&self.prepared, location) {
             (Some(prepared), Location::Cuda(device)) => {
                 // SAFETY: as the caller promises.
                 let mut queue = unsafe { queue(device, stream, workspace)? };
@@ -206,7 +206,7 @@ impl Backward {
         lengths: Lengths,
         beside: &Beside,
     ) -> Result<(), Error> {
-        let (shape, place) = (&self.shape, self.shape.place());
+        let (shape, location) = (&self.shape, self.shape.location());
         let (o, n_rows) = (shape.span_o(Argument::O, o)?, shape.n_rows());
         let d_o = shape.span(Argument::DO, self.d_o, d_o);
         let [d_q, d_k, d_v] = [
@@ -216,24 +216,24 @@ impl Backward {
         ];
         // SAFETY: as the caller promises.
         let (inputs, saved, of_output, mut gradients) = unsafe {
-            let inputs = shape.inputs(place, [q, k, v], lengths, beside)?;
-            let lse = place.statistics(Argument::Lse, lse, n_rows)?;
-            let saved = Saved::new(&place.tensor(o)?, lse);
-            let mut of_output = OutputGradients::new(&place.tensor(d_o)?);
+            let inputs = shape.inputs(location, [q, k, v], lengths, beside)?;
+            let lse = location.statistics(Argument::Lse, lse, n_rows)?;
+            let saved = Saved::new(&location.tensor(o)?, lse);
+            let mut of_output = OutputGradients::new(&location.tensor(d_o)?);
             if d_lse != 0 {
-                of_output = of_output.d_lse(place.statistics(Argument::DLse, d_lse, n_rows)?);
+                of_output = of_output.d_lse(location.statistics(Argument::DLse, d_lse, n_rows)?);
             }
             let [d_q, d_k, d_v] = [
-                place.tensor_mut(d_q)?,
-                place.tensor_mut(d_k)?,
-                place.tensor_mut(d_v)?,
+                location.tensor_mut(d_q)?,
+                location.tensor_mut(d_k)?,
+                location.tensor_mut(d_v)?,
             ];
             let gradients = Gradients::new(d_q, d_k, d_v);
             let problem = shape.attention.problem();
-            let gradients = self.wanted.give(gradients, place, problem, beside)?;
+            let gradients = self.wanted.give(gradients, location, problem, beside)?;
             (inputs, saved, of_output, gradients)
         };
-        match (&self.prepared, place) {
+        match (&self.prepared, location) {
             (Some(prepared), Location::Cuda(device)) => {
                 // SAFETY: as the caller promises.
                 let mut queue = unsafe { queue(device, stream, workspace)? };

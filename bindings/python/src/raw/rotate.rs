@@ -131,7 +131,7 @@ impl Rotate {
         [offsets, cu_seqlens, cos, sin]: [u64; 4],
     ) -> Result<(), Error> {
         let problem = self.rotate.problem();
-        let place = Location::of(self.rotate.device().as_cuda());
+        let location = Location::of(self.rotate.device().as_cuda());
         let span = |argument, address, layout| Span {
             argument,
             address,
@@ -141,21 +141,21 @@ impl Rotate {
         let (batch, n_elems) = (problem.batch(), problem.turns().table_elems() as usize);
         // SAFETY: as the caller promises.
         let (inputs, mut y) = unsafe {
-            let x = place.tensor(span(Argument::X, x, self.x))?;
-            let table = |argument, address| place.statistics(argument, address, n_elems);
+            let x = location.tensor(span(Argument::X, x, self.x))?;
+            let table = |argument, address| location.statistics(argument, address, n_elems);
             let (cos, sin) = (table(Argument::Cos, cos)?, table(Argument::Sin, sin)?);
-            let offsets = place.integers(Argument::SeqlenOffsets, offsets, batch)?;
+            let offsets = location.integers(Argument::SeqlenOffsets, offsets, batch)?;
             let mut inputs = RotateInputs::new(&x, cos, sin).seqlen_offsets(offsets);
             if self.is_packed {
-                inputs = inputs.cu_seqlens(place.integers(
+                inputs = inputs.cu_seqlens(location.integers(
                     Argument::CuSeqlens,
                     cu_seqlens,
                     batch + 1,
                 )?);
             }
-            (inputs, place.tensor_mut(span(Argument::Y, y, self.y))?)
+            (inputs, location.tensor_mut(span(Argument::Y, y, self.y))?)
         };
-        match (&self.prepared, place) {
+        match (&self.prepared, location) {
             (Some(prepared), Location::Cuda(device)) => {
                 // SAFETY: as the caller promises. A rotation has no workspace.
                 let mut queue = unsafe { queue(device, stream, (0, 0))? };

@@ -62,7 +62,8 @@ impl Taken {
         }
         for (&(name, element), (address, shape, strides)) in self.tensors.iter().zip(tensors) {
             // SAFETY: as the caller promises.
-            let memory = unsafe { place.elements(name, *address, reach(shape, strides), element)? };
+            let memory =
+                unsafe { location.elements(name, *address, reach(shape, strides), element)? };
             inputs = inputs.score_tensor(name, ReadTensor::new(memory, shape).strides(strides));
         }
         Ok(inputs)

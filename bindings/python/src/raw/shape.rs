@@ -148,16 +148,17 @@ impl Shape {
         let problem = self.attention.problem();
         // SAFETY: as the caller promises.
         unsafe {
-            let q = place.tensor(q)?;
+            let q = location.tensor(q)?;
             if problem.values_in_keys() {
-                return Ok(Inputs::latent(&q, &place.tensor(k)?));
+                return Ok(Inputs::latent(&q, &location.tensor(k)?));
             }
             if problem.fp8_kv().is_none() {
-                return Ok(Inputs::new(&q, &place.tensor(k)?, &place.tensor(v)?));
+                return Ok(Inputs::new(&q, &location.tensor(k)?, &location.tensor(v)?));
             }
-            let (k, v) = (place.tensor_e4m3(k)?, place.tensor_e4m3(v)?);
+            let (k, v) = (location.tensor_e4m3(k)?, location.tensor_e4m3(v)?);
             let [of_k, of_v] = scales;
-            let scales = |argument, address| place.statistics(argument, address, self.n_scales());
+            let scales =
+                |argument, address| location.statistics(argument, address, self.n_scales());
             let k_descale = scales(Argument::KDescale, of_k)?;
             let v_descale = scales(Argument::VDescale, of_v)?;
             let inputs = Inputs::new(&q, &k, &v);
@@ -177,7 +178,7 @@ impl Shape {
         beside: &Beside,
     ) -> Result<Inputs<'a>, Error> {
         // SAFETY: as the caller promises.
-        let mut inputs = unsafe { self.tensors(place, addresses, beside.scales)? };
+        let mut inputs = unsafe { self.tensors(location, addresses, beside.scales)? };
         let problem = self.attention.problem();
         let batch = problem.batch();
         for ((argument, given), address) in LENGTHS.into_iter().zip(self.given).zip(lengths) {
@@ -190,7 +191,7 @@ impl Shape {
                 _ => batch,
             };
             // SAFETY: as the caller promises.
-            let vector = unsafe { place.integers(argument, address, n_elems)? };
+            let vector = unsafe { location.integers(argument, address, n_elems)? };
             inputs = match argument {
                 Argument::CuSeqlensQ => inputs.cu_seqlens_q(vector),
                 Argument::CuSeqlensK => inputs.cu_seqlens_k(vector),
@@ -201,7 +202,7 @@ impl Shape {
             };
         }
         // SAFETY: as the caller promises.
-        unsafe { beside.give(inputs, place, problem, &self.taken) }
+        unsafe { beside.give(inputs, location, problem, &self.taken) }
     }
 }
 

@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ferroflash_driver::Version;
+use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::{Arch, VARIANTS, by_name};
 
 use crate::error::DriverError;
@@ -48,9 +49,9 @@ pub fn missing_kernels() -> Option<&'static str> {
 
 /// A module of an entry that does nothing but name the constants of its kind.
 fn stand_in(name: &str, arch: Arch) -> Option<CString> {
-    let constants = by_name(name).map_or(&[][..], |variant| variant.constants());
+    let constants = by_name(name).map_or(Spec::PLAIN, |variant| variant.capabilities());
     let named: String = constants
-        .iter()
+        .constants()
         .map(|constant| format!("\tmov.u32 %r1, {};\n", constant.symbol()))
         .collect();
     let arch = arch.name();

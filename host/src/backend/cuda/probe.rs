@@ -11,7 +11,7 @@ use ferroflash_driver::sys::CUmodule;
 use ferroflash_kernels::kernels::probes::hopper::ProbeMaps;
 use ferroflash_kernels::kernels::probes::{Probe, Takes};
 use ferroflash_kernels::spec::text::specialise;
-use ferroflash_kernels::spec::{Constant, PROBE_SPEC};
+use ferroflash_kernels::spec::{Constant, PROBE_SPEC, Spec};
 use ferroflash_kernels::variants::Arch;
 
 use super::device::CudaDevice;
@@ -27,7 +27,7 @@ fn specialised(arch: Arch) -> Result<CString, DriverError> {
     let corrupt = || DriverError::CorruptKernel { kernel: MODULE };
     let text = embedded::ptx(MODULE, arch)?.into_string();
     let text = text.map_err(|_| corrupt())?;
-    let text = specialise(&text, &Constant::ALL, PROBE_SPEC).map_err(|source| {
+    let text = specialise(&text, Spec::of(&Constant::ALL), PROBE_SPEC).map_err(|source| {
         DriverError::Specialise {
             kernel: MODULE,
             source,

@@ -45,10 +45,11 @@ use crate::kernels::common::stamps::Profiled;
 use crate::kernels::varlen::band_to_end;
 use crate::params::TmaBackwardParams;
 use crate::ptx::{barrier, mbarrier, shuffle, spec, special, warpgroup};
+use crate::spec::{Constant, Spec};
 use crate::tile::element::Element;
 use crate::tile::register::{Accumulator, RegisterTile};
 use crate::tile::warpgroup::WarpgroupTile;
-use crate::variants::TileShape;
+use crate::variants::{Kind, TileShape};
 use consumer::Consumer;
 use layout::Layout;
 
@@ -56,12 +57,19 @@ use layout::Layout;
 pub trait Tiles: Blocks {
     /// Columns that tiles of V and dO have; tensors may have fewer.
     const VALUE_DIM: u32 = Self::HEAD_DIM;
+    /// Their shape.
+    const SHAPE: TileShape;
+    /// What the kernel can.
+    const CAN: Spec = Kind::TmaBackward.capabilities(
+        Self::SHAPE,
+        Self::CONFIG.divides_blocks() && !Self::BY_PRODUCT,
+    );
     /// Whether there may be a block mask.
-    const BLOCK_MASKS: bool = Self::CONFIG.divides_blocks() && !Self::BY_PRODUCT;
+    const BLOCK_MASKS: bool = Self::CAN.has(Constant::BlockMask);
     /// Whether an expression may edit scores.
-    const EDITS_SCORES: bool = !Self::QUERIES_DOWN;
+    const EDITS_SCORES: bool = Self::CAN.has(Constant::Score);
     /// Whether weights may be dropped.
-    const DROPS: bool = Self::EDITS_SCORES;
+    const DROPS: bool = Self::CAN.has(Constant::Dropout);
     /// Whether consumers share the products of a tile, and not its keys.
     const BY_PRODUCT: bool = config::tma_backward_by_product(Self::HEAD_DIM, Self::VALUE_DIM);
     /// Stages of dO.
@@ -81,7 +89,7 @@ pub trait Tiles: Blocks {
     const DK_AT_ONCE: bool = Self::HEAD_DIM > 128;
     /// Whether the mask is skipped for keys in the prefix. Wide tiles mask each of them: they are for sequences without a mask, and have
     /// no registers to tell these keys from others.
-    const SKIPS_PREFIX: bool;
+    const SKIPS_PREFIX: bool = !matches!(Self::SHAPE, TileShape::Wide);
     /// Whether registers hold P unrounded until dS is made of it.
     const KEEPS_P: bool = Self::HEAD_DIM == 128 && !Self::QUERIES_DOWN;
     /// Whether dV and dK leave through V's place: where there is no other.
@@ -133,7 +141,7 @@ macro_rules! tiles {
         }
 
         $(impl Tiles for $tiles<$head_dim> {
-            const SKIPS_PREFIX: bool = !matches!(TileShape::$shape, TileShape::Wide);
+            const SHAPE: TileShape = TileShape::$shape;
             type Scores = RegisterTile<1, { n8(Self::CONFIG.block_q) }>;
             type KeyGradient = RegisterTile<1, { n8($head_dim) }>;
             type ValueGradient = Self::KeyGradient;
@@ -157,7 +165,7 @@ impl<const D: u32, const V: u32> Blocks for ValueTiles<D, V> {
 
 impl Tiles for ValueTiles<192, 128> {
     const VALUE_DIM: u32 = 128;
-    const SKIPS_PREFIX: bool = true;
+    const SHAPE: TileShape = TileShape::Default;
     type Scores = RegisterTile<1, { n8(Self::CONFIG.block_q) }>;
     type KeyGradient = RegisterTile<1, { n8(192) }>;
     type ValueGradient = RegisterTile<1, { n8(128) }>;
@@ -168,7 +176,7 @@ impl Tiles for ValueTiles<192, 128> {
 
 impl<T: Tiles> Tiles for Profiled<T> {
     const VALUE_DIM: u32 = T::VALUE_DIM;
-    const SKIPS_PREFIX: bool = T::SKIPS_PREFIX;
+    const SHAPE: TileShape = T::SHAPE;
     type Scores = T::Scores;
     type KeyGradient = T::KeyGradient;
     type ValueGradient = T::ValueGradient;

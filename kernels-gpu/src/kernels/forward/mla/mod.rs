@@ -38,12 +38,13 @@ use crate::attention::score::RowTerms;
 use crate::config::{self, MLA_COLUMNS, MLA_EXCHANGE, TileConfig};
 use crate::params::{BOX_COLUMNS, ForwardMap};
 use crate::ptx::{barrier, mbarrier, shared, special, tma};
+use crate::spec::Spec;
 use crate::tile::element::Element;
 use crate::tile::register::{Accumulator, RegisterTile};
 use crate::tile::ring::{Barriers, Ring};
 use crate::tile::softmax::{OnlineSoftmax, RowValues, scale_rows};
 use crate::tile::warpgroup::{self, BoxedTile, Left, WARPGROUP_ROWS, WarpgroupTile};
-use crate::variants::TileShape;
+use crate::variants::{Kind, TileShape};
 
 /// The tiles of head_dim `D`: flash3's kernel ([`super::sm90::forward`]) with the consumers and the loads of this module.
 pub struct MlaTiles<const D: u32>;
@@ -59,8 +60,7 @@ impl Tiles for MlaTiles<576> {
     const V_BYTES: u32 = 0;
     const O_BYTES: u32 = EXCHANGE_BYTES;
     const VALUES: ForwardMap = ForwardMap::K;
-    const BLOCK_MASKS: bool = false;
-    const EDITS_SCORES: bool = false;
+    const CAN: Spec = Kind::TmaForwardMla.capabilities(Self::SHAPE, false);
     type Scores = RegisterTile<1, { Self::CONFIG.block_k as usize / 8 }>;
     type Output = RegisterTile<1, { MLA_COLUMNS as usize / 8 }>;
 

@@ -54,11 +54,12 @@ use crate::config::{self, TileConfig};
 use crate::kernels::common::stamps::Profiled;
 use crate::params::{ForwardMap, TmaForwardParams};
 use crate::ptx::{barrier, mbarrier, shuffle, special, warpgroup};
+use crate::spec::{Constant, Spec};
 use crate::tile::element::Element;
 use crate::tile::register::RegisterTile;
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS, WarpgroupTile};
-use crate::variants::TileShape;
+use crate::variants::{Kind, TileShape};
 use consumer::Consumer;
 use layout::{Layout, WorkTile};
 use producer::Producer;
@@ -112,21 +113,23 @@ pub trait Tiles: Sized {
         && (Self::HEAD_DIM >= 256 || Self::SHARES_ROWS)
         || Self::CONSUMERS == 1 && Self::SHARES_REGISTERS
         || Self::IS_GROUPED;
+    /// What the kernel can.
+    const CAN: Spec = Kind::TmaForward.capabilities(Self::SHAPE, Self::CONFIG.divides_blocks());
     /// Whether there may be a block mask.
-    const BLOCK_MASKS: bool = !Self::IS_GROUPED && Self::CONFIG.divides_blocks();
+    const BLOCK_MASKS: bool = Self::CAN.has(Constant::BlockMask);
     /// Whether an expression may edit scores.
-    const EDITS_SCORES: bool = !Self::IS_GROUPED;
+    const EDITS_SCORES: bool = Self::CAN.has(Constant::Score);
     /// Where what the scores of a row have in common goes. Tiles for few queries wait for memory, and have no register for it.
     const ROW_TERMS: RowTerms = match Self::SHAPE {
         TileShape::Compact => RowTerms::InScores,
         _ => RowTerms::Apart,
     };
     /// Whether weights may be dropped: wide tiles have no registers for it.
-    const DROPS: bool = Self::EDITS_SCORES && !matches!(Self::SHAPE, TileShape::Wide);
+    const DROPS: bool = Self::CAN.has(Constant::Dropout);
     /// Whether query heads may share a tile.
     const PACKS_GQA: bool = matches!(Self::SHAPE, TileShape::Compact) || Self::IS_GROUPED;
     /// Whether keys may be divided among tiles.
-    const SPLITS_KV: bool = Self::PACKS_GQA;
+    const SPLITS_KV: bool = Self::CAN.has(Constant::SplitKv);
     /// Whether consumers find their place in the block of threads anew where they need it. Kernels that have no register to keep it in: that of
     /// head_dim 256 with lengths and splits, and those of more columns of values than of keys beside an expression.
     const FORGETS_PLACE: bool =

@@ -1,0 +1,226 @@
+//! What each kernel can: the one place that says it. Kernels, planning, refusals, the matrix of the book and the tests read it here.
+//!
+//! A capability is a [`Constant`] that a kernel may be compiled with; a kernel that lacks one has no code for it.
+
+use core::mem::offset_of;
+
+use super::{Dtype, Kind, Stamps, TileShape, Variant};
+use crate::attention::score::ScoreRows;
+use crate::config::tma_backward_by_product;
+use crate::params::{
+    BackwardParams, ForwardParams, MaskMapParams, StandardParams, TensorGradientParams,
+    TmaBackwardParams, TmaForwardParams,
+};
+use crate::spec::Constant::{
+    BlockMask, Dropout, EditPartial, FullPrecision, HeadSplits, Lengths, PadColumns, Pages, Score,
+    ScoreGradient, Sinks, SplitKv,
+};
+use crate::spec::{Constant, Spec};
+
+/// Masks that are a band: full, causal, windows, prefix-LM.
+const BAND: Spec = Spec::of(&[Constant::RightBound, Constant::LeftBound, Constant::Prefix]);
+
+/// Block masks, of the caller's or of a mask expression.
+const BLOCKS: Spec = Spec::of(&[BlockMask, EditPartial]);
+
+impl Kind {
+    /// What its kernels can in tiles of this shape. Block masks want tiles that divide the mask's blocks: kernels with other tiles have no code for
+    /// them, which would cost registers.
+    pub const fn capabilities(self, tiles: TileShape, divides_blocks: bool) -> Spec {
+        let blocks = if divides_blocks { BLOCKS } else { Spec::PLAIN };
+        match self {
+            Kind::Forward => match tiles {
+                TileShape::Compact => Kind::ForwardE4m3.capabilities(tiles, divides_blocks),
+                _ => blocks.and(BAND).and(Spec::of(&[
+                    FullPrecision,
+                    Lengths,
+                    Pages,
+                    Sinks,
+                    PadColumns,
+                    Dropout,
+                    Score,
+                ])),
+            },
+            // Few queries wait for memory: tiles have no registers for what edits scores.
+            Kind::ForwardE4m3 => BAND.and(Spec::of(&[Lengths, SplitKv, Pages, Sinks, PadColumns])),
+            Kind::Flash1Forward => BAND.and(Spec::of(&[Sinks, PadColumns])),
+            // flash3 pads columns by its tensor maps.
+            Kind::TmaForward => {
+                let all = BAND.and(Spec::of(&[Lengths, Pages, Sinks]));
+                match tiles {
+                    TileShape::Default => all.and(Spec::of(&[Dropout, Score])).and(blocks),
+                    TileShape::Compact => {
+                        let of_tiles = Spec::of(&[SplitKv, Dropout, Score]);
+                        all.and(of_tiles).and(blocks)
+                    }
+                    TileShape::Wide => all.with(Score),
+                    TileShape::Grouped => all.with(SplitKv),
+                }
+            }
+            Kind::TmaForwardMla => BAND.and(Spec::of(&[Lengths, Pages, Sinks, SplitKv])),
+            Kind::Backward => blocks.and(BAND).and(Spec::of(&[
+                FullPrecision,
+                Lengths,
+                PadColumns,
+                Dropout,
+                Score,
+                ScoreGradient,
+            ])),
+            Kind::Flash1Backward => BAND.with(PadColumns),
+            Kind::TmaBackward => {
+                let all = BAND.and(Spec::of(&[Lengths, HeadSplits]));
+                match tiles {
+                    TileShape::Wide => all,
+                    _ => all
+                        .and(Spec::of(&[Dropout, Score, ScoreGradient]))
+                        .and(blocks),
+                }
+            }
+            Kind::BackwardPreprocess | Kind::TmaBackwardPreprocess => Spec::of(&[Lengths]),
+            Kind::BackwardPostprocess => BAND.and(Spec::of(&[Lengths, PadColumns, BlockMask])),
+            Kind::TensorGradient => {
+                BAND.and(Spec::of(&[FullPrecision, Lengths, Dropout, BlockMask]))
+            }
+            Kind::Combine => Spec::of(&[Lengths, Sinks]),
+            Kind::Merge | Kind::Append | Kind::SinkGradient => Spec::PLAIN,
+            Kind::TileList | Kind::TmaTileList | Kind::BlockList => BAND,
+            Kind::MaskMap => BAND.with(Score),
+            Kind::Clear => BAND.with(BlockMask),
+            Kind::StandardScores => BAND.and(Spec::of(&[Lengths, Score, BlockMask])),
+            Kind::StandardSoftmax => Spec::of(&[Lengths, Sinks, Dropout]),
+            Kind::StandardOutput | Kind::StandardDq => Spec::of(&[Lengths, BlockMask]),
+            Kind::StandardDelta => Spec::of(&[Lengths, Sinks]),
+            Kind::StandardDv => Spec::of(&[Lengths, Dropout]),
+            Kind::StandardDWeights => Spec::of(&[Lengths, ScoreGradient, Dropout]),
+            Kind::StandardDScores => BAND.and(Spec::of(&[Lengths, Dropout, BlockMask])),
+            Kind::StandardDk => Spec::of(&[Lengths]),
+        }
+    }
+
+    /// Whether it computes scores and what becomes of them, so that whatever is asked of scores and weights is asked of it.
+    pub const fn is_fused(self) -> bool {
+        matches!(
+            self,
+            Kind::Forward
+                | Kind::ForwardE4m3
+                | Kind::Flash1Forward
+                | Kind::TmaForward
+                | Kind::TmaForwardMla
+                | Kind::Backward
+                | Kind::Flash1Backward
+                | Kind::TmaBackward
+        )
+    }
+}
+
+/// What remains of the capabilities of a variant that is compiled apart: the mask, and what kernels of its kind do with any problem.
+const APART: Spec = BAND.and(Spec::of(&[HeadSplits, PadColumns]));
+
+/// Where a kernel edits scores by an expression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScoreSite {
+    /// Which way its tiles of scores lie.
+    pub rows: ScoreRows,
+    /// Bytes of its parameters before [`crate::params::Scale`].
+    pub scale: usize,
+    /// Bytes of its parameters before [`crate::params::ScoreParams`].
+    pub score: usize,
+}
+
+impl ScoreSite {
+    const fn of(rows: ScoreRows, scale: usize, score: usize) -> Option<ScoreSite> {
+        Some(ScoreSite { rows, scale, score })
+    }
+}
+
+impl Variant {
+    /// What it can: the constants that it may be compiled with. Others make no difference to it.
+    pub const fn capabilities(&self) -> Spec {
+        let own = self.kind.capabilities(self.tiles, self.divides_blocks());
+        let own = match self.dtype {
+            Some(Dtype::F32) => own,
+            _ => own.without(FullPrecision),
+        };
+        match self.is_compiled_apart() {
+            true => own.among(APART),
+            false => own,
+        }
+    }
+
+    /// Whether nothing stands in the way of this constant: it can be compiled with it, or scores are no concern of it.
+    pub const fn takes(&self, constant: Constant) -> bool {
+        !self.kind.is_fused() || self.capabilities().has(constant)
+    }
+
+    /// Whether its tiles divide the blocks of block masks. Where consumers of flash3's backward pass share the products of a tile, those of the forward
+    /// pass do not.
+    const fn divides_blocks(&self) -> bool {
+        let by_product = match (self.kind, self.head_dim, self.head_dim_v) {
+            (Kind::TmaBackward, Some(head_dim), Some(head_dim_v)) => {
+                tma_backward_by_product(head_dim, head_dim_v)
+            }
+            (Kind::TmaBackward, Some(head_dim), None) => {
+                tma_backward_by_product(head_dim, head_dim)
+            }
+            _ => false,
+        };
+        self.tile_config.divides_blocks() && !by_product
+    }
+
+    /// Whether it shares its code with variants that ask for more constants: flash1's backward kernel with flash2's, profiled variants with those that
+    /// they are copies of. The builder compiles such variants in a part of their own, in which other constants are 0 from the beginning, so their text is shorter.
+    pub const fn is_compiled_apart(&self) -> bool {
+        matches!(self.kind, Kind::Flash1Backward) || matches!(self.stamps, Stamps::EachTile)
+    }
+
+    /// Bytes of its parameters before [`ScoreParams`](crate::params::ScoreParams), if it evaluates the mask of an edit, and nothing else of it.
+    pub const fn mask_site(&self) -> Option<usize> {
+        match self.kind {
+            Kind::MaskMap => Some(offset_of!(MaskMapParams, score)),
+            _ => None,
+        }
+    }
+
+    /// Where it edits scores by an expression; `None` where it cannot.
+    pub const fn score_site(&self) -> Option<ScoreSite> {
+        use ScoreRows::{Keys, Queries};
+        if !self.takes(Score) {
+            return None;
+        }
+        let pass = offset_of!(TmaBackwardParams, pass);
+        let of_tensor = offset_of!(TensorGradientParams, pass);
+        match self.kind {
+            Kind::Forward => ScoreSite::of(
+                Queries,
+                offset_of!(ForwardParams, scale),
+                offset_of!(ForwardParams, score),
+            ),
+            Kind::TmaForward => ScoreSite::of(
+                Queries,
+                offset_of!(TmaForwardParams, scale),
+                offset_of!(TmaForwardParams, score),
+            ),
+            Kind::Backward => ScoreSite::of(
+                Keys,
+                offset_of!(BackwardParams, scale),
+                offset_of!(BackwardParams, score),
+            ),
+            Kind::TmaBackward => ScoreSite::of(
+                Keys,
+                pass + offset_of!(BackwardParams, scale),
+                pass + offset_of!(BackwardParams, score),
+            ),
+            Kind::TensorGradient => ScoreSite::of(
+                Queries,
+                of_tensor + offset_of!(StandardParams, scale),
+                of_tensor + offset_of!(StandardParams, score),
+            ),
+            Kind::StandardScores | Kind::StandardDWeights => ScoreSite::of(
+                Queries,
+                offset_of!(StandardParams, scale),
+                offset_of!(StandardParams, score),
+            ),
+            _ => None,
+        }
+    }
+}
