@@ -3,6 +3,7 @@
 mod beside;
 mod flash1;
 mod flash2;
+mod flash3_backward;
 mod mla;
 mod standard;
 
@@ -12,6 +13,7 @@ use crate::variants::{Dtype, Kind, TileShape};
 pub use beside::*;
 pub use flash1::flash1_forward;
 pub use flash2::*;
+pub use flash3_backward::{TMA_BACKWARD_STAGES, TMA_BACKWARD_SUM_WARPS, TmaBackward, tma_backward};
 pub use mla::{MLA_COLUMNS, MLA_EXCHANGE, tma_forward_mla};
 pub use standard::{PRODUCT_DEPTH, PRODUCT_STAGES, product, weight_rows};
 
@@ -191,92 +193,9 @@ const fn rows(main: TileConfig, threads: u32, row_bytes: u32) -> TileConfig {
     }
 }
 
-/// Stages of Q, of dO and of dS in the flash3 backward kernel, and slots for work tiles and for blocks of dQ: one is multiplied while
-/// the other arrives. More stages of Q or dO were no faster (H200).
-pub const TMA_BACKWARD_STAGES: u32 = 2;
-
-/// Semaphores of a tile's sums of dV and dK in the flash3 backward kernel: of each for every consumer warp.
-pub const TMA_BACKWARD_SUM_WARPS: u32 = 2 * 8;
-
 /// Columns of head_dim `head_dim` in whole pieces of 64, as boxes and the accumulator of dQ have them.
 pub const fn padded_columns(head_dim: u32) -> u32 {
     head_dim.next_multiple_of(64)
-}
-
-/// Whether the two warpgroups that multiply share the products of a tile, and not its keys: where registers hold dV or dK of 64 keys,
-/// not both.
-pub const fn tma_backward_by_product(head_dim: u32, head_dim_v: u32) -> bool {
-    padded_columns(head_dim) + padded_columns(head_dim_v) > 320
-}
-
-/// Stages of dO in the flash3 backward kernel: where shared memory has no room for two beside dQ on its way to memory, one.
-pub const fn tma_backward_d_o_stages(head_dim: u32, head_dim_v: u32) -> u32 {
-    if head_dim > 128 && !tma_backward_by_product(head_dim, head_dim_v) {
-        1
-    } else {
-        TMA_BACKWARD_STAGES
-    }
-}
-
-/// How many places the gradients of a tile's keys have on their way out, where consumers share the keys and V's place is not taken for
-/// it: dV and dK one each where shared memory has room for both, so that dK need not wait until dV has left; none where it has no room.
-pub const fn tma_backward_outs(head_dim: u32) -> u32 {
-    match head_dim {
-        ..=64 => 2,
-        65..=128 => 1,
-        _ => 0,
-    }
-}
-
-/// Backward on Hopper: one block per SM; two consumer warpgroups, and a producer warpgroup. Tiles have 128 keys, 64 where
-/// the warpgroups have the same keys. At head_dim 64 query blocks have 128 rows: with 64, `wgmma` would read its operands
-/// from shared memory for as long as it multiplies. At 128 registers do not hold more than 80, in wide tiles. Shared memory:
-/// K, V; two stages of Q, dO and dS; where the warpgroups share the keys, dV and dK on the way out ([`tma_backward_outs`]; in V's
-/// place if the tile is wide) and dQ on its way to memory, else two stages of P; lse and Δ; slots for steps, work tiles and
-/// blocks of dQ; and the barriers.
-pub const fn tma_backward(head_dim: u32, head_dim_v: u32, tiles: TileShape) -> TileConfig {
-    let splits = tma_backward_by_product(head_dim, head_dim_v);
-    let block_k = if splits { 64 } else { 128 };
-    let block_q = match (tiles, head_dim) {
-        (TileShape::Default, ..=64) => 128,
-        (TileShape::Default, _) => 64,
-        (TileShape::Wide, 128) => 80,
-        (TileShape::Wide | TileShape::Compact | TileShape::Grouped, _) => {
-            panic!("this kernel has no such tiles")
-        }
-    };
-    let stages = TMA_BACKWARD_STAGES;
-    let row_bytes = padded_columns(head_dim) * HALF_BYTES;
-    let value_bytes = padded_columns(head_dim_v) * HALF_BYTES;
-    let rows = block_k * (row_bytes + value_bytes)
-        + stages * block_q * row_bytes
-        + tma_backward_d_o_stages(head_dim, head_dim_v) * block_q * value_bytes;
-    let d_s = stages * block_k * block_q * HALF_BYTES;
-    let out = match tiles {
-        TileShape::Wide => 0,
-        _ if splits => d_s,
-        _ => tma_backward_outs(head_dim) * block_k * row_bytes,
-    };
-    let d_q = if splits {
-        0
-    } else {
-        block_q * padded_columns(head_dim) * 4
-    };
-    let statistics = 2 * stages * block_q * 4;
-    // Steps, work, the list's entry for the work, blocks of dQ.
-    let slots = 3 * stages * 16 + stages * 32;
-    let barriers = 2 * (8 * stages + 2) * 8;
-    TileConfig {
-        threads: 3 * 128,
-        shared_bytes: rows + d_s + out + d_q + statistics + slots + barriers,
-        blocks_per_sm: 1,
-        block_q,
-        block_k,
-        launch_registers: launch_registers(3 * 128, 1),
-        // Stores and loads together. At head_dim 256 consumers need all registers that the producer warpgroup can give back. It
-        // keeps a few words of a tile's block order in local memory, and computes them once a tile.
-        spill_bytes: if head_dim <= 192 { 0 } else { 192 },
-    }
 }
 
 /// The tile config of one variant; one in a shape that its kernel does not have fails to compile.

@@ -6,7 +6,7 @@ use core::mem::offset_of;
 
 use super::{Dtype, Kind, Stamps, TileShape, Variant};
 use crate::attention::score::ScoreRows;
-use crate::config::tma_backward_by_product;
+use crate::config::TmaBackward;
 use crate::params::{
     BackwardParams, ForwardParams, MaskMapParams, StandardParams, TensorGradientParams,
     TmaBackwardParams, TmaForwardParams,
@@ -155,12 +155,13 @@ impl Variant {
     /// Whether its tiles divide the blocks of block masks. Where consumers of flash3's backward pass share the products of a tile, those of the forward
     /// pass do not.
     const fn divides_blocks(&self) -> bool {
-        let by_product = match (self.kind, self.head_dim, self.head_dim_v) {
-            (Kind::TmaBackward, Some(head_dim), Some(head_dim_v)) => {
-                tma_backward_by_product(head_dim, head_dim_v)
-            }
-            (Kind::TmaBackward, Some(head_dim), None) => {
-                tma_backward_by_product(head_dim, head_dim)
+        let by_product = match (self.kind, self.head_dim) {
+            (Kind::TmaBackward, Some(head_dim)) => {
+                let head_dim_v = match self.head_dim_v {
+                    Some(head_dim_v) => head_dim_v,
+                    None => head_dim,
+                };
+                TmaBackward::of(head_dim, head_dim_v, self.tiles).by_product
             }
             _ => false,
         };

@@ -73,7 +73,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(c: &Consumer) {
                 break;
             }
             if work.is_conversion() {
-                if T::QUERIES_DOWN {
+                if T::SCHEDULE.queries_down {
                     c.convert_transposed::<E, T>(n, work.rows());
                 } else {
                     c.convert::<E, T>(n, work.rows());
@@ -106,7 +106,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(c: &Consumer) {
             }
             let head_splits = spec::head_splits();
             // In wide tiles the code is there twice: with a branch inside, ptxas spills where there are no head splits.
-            if !T::OUT_THROUGH_V {
+            if !T::SCHEDULE.queries_down {
                 c.epilogue::<E, T>(n, i, left, &mut kept, head_splits);
             } else if head_splits {
                 c.epilogue::<E, T>(n, i, left, &mut kept, true);
@@ -141,12 +141,12 @@ impl Consumer<'_> {
         // SAFETY: as `consume`.
         unsafe {
             let mut s = T::Scores::undefined();
-            let mut p = if T::BEHIND {
+            let mut p = if T::SCHEDULE.s_after_dq {
                 self.scores_behind::<E, T, NTH>(n, i, keys, kept, &mut s)
             } else {
                 self.scores_beside::<E, T, NTH>(n, i, keys, kept, &mut s)
             };
-            let of_d_o = Ring::at(T::D_O_STAGES, i);
+            let of_d_o = Ring::at(T::SCHEDULE.d_o_stages, i);
             let (v, d_o) = (layout.v::<T>().from_row(own), layout.d_o::<T>(of_d_o.stage));
             let mut d_p = T::Scores::undefined();
             // dPᵀ = V dOᵀ
@@ -162,13 +162,13 @@ impl Consumer<'_> {
             if T::DROPS && spec::dropout() {
                 clear_where_zero::<T>(&p.for_d_v, &mut d_p);
             }
-            kept.d_s = if T::KEEPS_P {
+            kept.d_s = if T::SCHEDULE.keeps_p {
                 self.score_gradients::<E, T>(at, |n| s.fragment(0, n), d_p)
             } else {
                 self.score_gradients::<E, T>(at, |n| unpacked::<E>(&p.for_d_s, n), d_p)
             };
             self.publish::<T>(at, own, &kept.d_s);
-            if T::DK_AT_ONCE {
+            if T::SCHEDULE.dk_at_once {
                 let q = layout.q::<T>(at.stage);
                 // dK += dSᵀ Q
                 let begun_d_k = kept
@@ -219,7 +219,9 @@ impl Consumer<'_> {
                 begun.wait::<1>();
                 self.end_query_gradient::<T>(i.wrapping_sub(2), &d_q, None);
             }
-            self.layout.d_o_ring.await_full(Ring::at(T::D_O_STAGES, i));
+            self.layout
+                .d_o_ring
+                .await_full(Ring::at(T::SCHEDULE.d_o_stages, i));
             let p = self.probabilities::<E, T>(n, at, keys, self.idx::<T>() * WARPGROUP_ROWS, s);
             if let Some(begun) = begun_d_k {
                 begun.wait::<0>();
@@ -244,7 +246,7 @@ impl Consumer<'_> {
         unsafe {
             if NTH == LATER {
                 let i = i.wrapping_sub(2);
-                if T::DK_AT_ONCE {
+                if T::SCHEDULE.dk_at_once {
                     self.query_gradient::<E, T>(i);
                 } else {
                     let mut d_q = T::QueryGradient::undefined();
@@ -254,17 +256,19 @@ impl Consumer<'_> {
                     self.end_query_gradient::<T>(i, &d_q, None);
                     begun_d_k.wait::<0>();
                 }
-            } else if NTH == SECOND && !T::DK_AT_ONCE {
+            } else if NTH == SECOND && !T::SCHEDULE.dk_at_once {
                 self.begin_gradient_of_own_keys::<E, T, NTH>(before, kept)
                     .wait::<0>();
             }
-            if NTH != FIRST && !T::DK_AT_ONCE {
+            if NTH != FIRST && !T::SCHEDULE.dk_at_once {
                 self.release_q(before);
             }
             let begun_s = self.begin_scores::<E, T>(at, s);
             self.begin_scores_early::<T>(n, at, self.idx::<T>() * WARPGROUP_ROWS);
             begun_s.wait::<0>();
-            self.layout.d_o_ring.await_full(Ring::at(T::D_O_STAGES, i));
+            self.layout
+                .d_o_ring
+                .await_full(Ring::at(T::SCHEDULE.d_o_stages, i));
             self.probabilities::<E, T>(n, at, keys, self.idx::<T>() * WARPGROUP_ROWS, s)
         }
     }
@@ -320,14 +324,14 @@ impl Consumer<'_> {
         let last = Ring::at(STAGES, i.wrapping_sub(1));
         // SAFETY: as `consume`.
         unsafe {
-            if !T::OUT_THROUGH_V {
+            if !T::SCHEDULE.queries_down {
                 mbarrier::mbarrier_arrive_if(layout.v_ring.empty(0), self.leads);
             }
             if left > 1 {
                 self.query_gradient::<E, T>(i.wrapping_sub(2));
             }
             // dQ first, so that the next tile's K is on its way while gradients are sent off.
-            let begun_d_k = if T::DK_AT_ONCE {
+            let begun_d_k = if T::SCHEDULE.dk_at_once {
                 self.query_gradient::<E, T>(i.wrapping_sub(1));
                 mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), self.leads);
                 None
@@ -347,7 +351,7 @@ impl Consumer<'_> {
             };
 
             // Opaque, where registers would not hold what follows from it through all steps.
-            let idx = match T::BEHIND {
+            let idx = match T::SCHEDULE.s_after_dq {
                 true => self.idx,
                 false => special::opaque(self.idx),
             };
@@ -368,7 +372,7 @@ impl Consumer<'_> {
                 let scale = self.p.scale.scale;
                 self.let_out::<E, T, _>(n, Sum::Keys, work, idx, &kept.d_k, scale);
             }
-            if T::OUT_THROUGH_V {
+            if T::SCHEDULE.queries_down {
                 tma::bulk_wait_group_read::<0>();
                 mbarrier::mbarrier_arrive_if(layout.v_ring.empty(0), self.leads);
             }
@@ -395,7 +399,7 @@ impl Consumer<'_> {
         };
         // SAFETY: as `consume`.
         unsafe {
-            if T::OUTS == 0 {
+            if T::SCHEDULE.outs == 0 {
                 self.store::<E, T, _>(n, sum, work, own, gradient, scale);
             } else {
                 let out = self.layout.out::<T>(idx, nth);

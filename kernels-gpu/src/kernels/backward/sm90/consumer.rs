@@ -160,7 +160,7 @@ impl Consumer<'_> {
     }
 
     /// Pᵀ = exp2(scale_log2 · Sᵀ − L) of the 64 keys from `first` on, 0 where masked. The tile is the `n`-th work. It stands in place of
-    /// Sᵀ, too; times the derivative of an expression, where that is not 1, only with [`Tiles::KEEPS_P`].
+    /// Sᵀ, too; times the derivative of an expression, where that is not 1, only where the schedule keeps P.
     #[inline(always)]
     pub(super) unsafe fn probabilities<E: Element, T: Tiles>(
         &self,
@@ -277,7 +277,7 @@ impl Consumer<'_> {
         unsafe {
             ring.await_empty(at);
             let tile = self.layout.d_s::<T>(at.stage);
-            if T::QUERIES_DOWN {
+            if T::SCHEDULE.queries_down {
                 let part = tile.part(row / WARPGROUP_ROWS);
                 let col16 = row % WARPGROUP_ROWS / 16;
                 warpgroup::store_matrices_transposed::<T::Scores>(part, col16, d_s);
@@ -308,7 +308,7 @@ impl Consumer<'_> {
         is_full: bool,
     ) -> [(u32, u32); 2] {
         // Opaque, where registers would not hold it beside Sᵀ, dQ and dK.
-        let thread = match T::BEHIND {
+        let thread = match T::SCHEDULE.s_after_dq {
             true => special::thread_idx_x(),
             false => special::opaque(special::thread_idx_x()),
         };
@@ -364,7 +364,7 @@ impl Consumer<'_> {
         let first = work.tile.k_block * T::CONFIG.block_k + first;
         // SAFETY: as `consume`; one thread sends, and waits until what it sent through this place before has left.
         unsafe {
-            if T::OUTS == 2 {
+            if T::SCHEDULE.outs == 2 {
                 tma::bulk_wait_group_read::<1>();
             } else {
                 tma::bulk_wait_group_read::<0>();
@@ -538,7 +538,7 @@ impl Consumer<'_> {
                 *for_d_s.pairs_mut(0, n) = [E::pack(s[0], s[1]), E::pack(s[2], s[3])];
             });
             self.where_hidden::<T>(at, keys, first, |visible| {
-                if T::KEEPS_P {
+                if T::SCHEDULE.keeps_p {
                     for_each_hidden(s, visible, |x| *x = 0.0);
                 }
                 for n in 0..T::Scores::N {
@@ -583,22 +583,24 @@ impl Consumer<'_> {
         // offset lie.
         unsafe {
             let thread = special::opaque(special::thread_idx_x());
-            let head = head_of(&p.dropout, layout.read_head(at.stage));
-            // Rows are counted such that the sequence ends at `END`. Behind the head's key: with lengths held through making that, ptxas
-            // finds no registers at head_dim 64, and serialises the products.
-            let [to_q, to_k] = if spec::lengths() {
-                let [seqlen_q, seqlen_k] = layout.read_lengths(special::opaque(n) % STAGES);
-                [END - seqlen_q, END - seqlen_k]
-            } else {
-                [0, 0]
-            };
-            Dropped {
+            let head = layout.read_head(at.stage);
+            let mut dropped = Dropped {
                 p: &p.dropout,
-                head,
+                head: head_of(&p.dropout, head),
                 rows: ScoreRows::Keys,
-                first_row: layout.read_first_key(at.stage) - to_k + first + thread / 32 % 4 * 16,
-                first_column: layout.read_first_query(at.stage) - to_q,
+                // Opaque, or LLVM adds up what does not change first, and holds it in a register: 1.4 % of the time at head_dim 64 (H200).
+                first_row: special::opaque(layout.read_first_key(at.stage) + first)
+                    + thread / 32 % 4 * 16,
+                first_column: layout.read_first_query(at.stage),
+            };
+            if spec::lengths() {
+                // Rows are counted such that the sequence ends at `END`. Behind the head's key: with lengths held through making that,
+                // ptxas finds no registers at head_dim 64, and serialises the products.
+                let [seqlen_q, seqlen_k] = layout.read_lengths(special::opaque(n) % STAGES);
+                dropped.first_row -= END - seqlen_k;
+                dropped.first_column -= END - seqlen_q;
             }
+            dropped
         }
     }
 

@@ -161,7 +161,7 @@ impl Consumer<'_> {
     /// Which consumer; opaque, where registers would not hold what follows from it through all steps.
     #[inline(always)]
     pub(super) fn idx<T: Tiles>(&self) -> u32 {
-        if T::HALVES_A_PART {
+        if T::SCHEDULE.halves_a_part {
             special::opaque(self.idx)
         } else {
             self.idx
@@ -182,7 +182,7 @@ impl Consumer<'_> {
         // SAFETY: as `consume`; both consumers have written their dS.
         unsafe {
             self.layout.d_s_ring.await_full(at);
-            if T::QUERIES_DOWN {
+            if T::SCHEDULE.queries_down {
                 // dQᵀ = Kᵀ dSᵀ
                 d_q.begin_product_of_columns::<E>(k.from_part(self.idx), d_s, keys)
             } else if const { T::CONFIG.block_q == 128 } {
@@ -203,7 +203,7 @@ impl Consumer<'_> {
         // SAFETY: as `begin_query_gradient`.
         unsafe {
             let begun = self.begin_query_gradient::<E, T>(i, &mut d_q);
-            if !T::HALVES_A_PART {
+            if !T::SCHEDULE.halves_a_part {
                 begun.wait::<0>();
                 self.end_query_gradient::<T>(i, &d_q, None);
                 return;
@@ -340,7 +340,7 @@ unsafe fn serve_tile<T: Tiles>(
                 }
                 let first = (rank == 0) as u32;
                 let slot = DqSlot { block, first };
-                if T::BY_PRODUCT {
+                if T::SCHEDULE.by_product {
                     layout.write_dq_slot(mine, slot);
                     mbarrier::mbarrier_arrive_if(layout.dq_slot_ring.full(mine), 1);
                     // All have added when the slot is empty again.

@@ -96,7 +96,7 @@ impl Consumer<'_> {
         // Opaque: see `Consumer::send`.
         let thread = special::opaque(special::thread_idx_x());
         // Consumers that share the products have one gradient each.
-        let piece = match T::BY_PRODUCT {
+        let piece = match T::SCHEDULE.by_product {
             true => sum as u32,
             false => sum as u32 * CONSUMERS + (thread / THREADS - 1),
         };

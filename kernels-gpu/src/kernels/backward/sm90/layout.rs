@@ -23,7 +23,7 @@ pub(super) const SLOT: u32 = 16;
 
 /// Rows of dQ that the consumers convert at once: 16 for each warp; a block, where they had it transposed.
 pub(super) const fn converted_rows<T: Tiles>() -> u32 {
-    if T::QUERIES_DOWN {
+    if T::SCHEDULE.queries_down {
         T::CONFIG.block_q
     } else {
         WARPS * 16
@@ -89,17 +89,17 @@ impl Layout {
         let v = k + keys;
         let q = v + BoxedTile::n_bytes(config.block_k, T::VALUE_DIM);
         let d_o = q + STAGES * queries;
-        let d_s = d_o + T::D_O_STAGES * BoxedTile::n_bytes(config.block_q, T::VALUE_DIM);
+        let d_s = d_o + T::SCHEDULE.d_o_stages * BoxedTile::n_bytes(config.block_q, T::VALUE_DIM);
         let behind_d_s = d_s + STAGES * d_s_bytes::<T>();
-        let (out, pieces) = if T::BY_PRODUCT {
+        let (out, pieces) = if T::SCHEDULE.by_product {
             (behind_d_s, behind_d_s + STAGES * P_BYTES)
-        } else if T::OUT_THROUGH_V {
+        } else if T::SCHEDULE.queries_down {
             (v, behind_d_s)
         } else {
-            (behind_d_s, behind_d_s + T::OUTS * keys)
+            (behind_d_s, behind_d_s + T::SCHEDULE.outs * keys)
         };
         let lse = pieces
-            + if T::BY_PRODUCT {
+            + if T::SCHEDULE.by_product {
                 0
             } else {
                 CONSUMERS * piece_bytes::<T>()
@@ -110,7 +110,7 @@ impl Layout {
         let listed = work_slots + STAGES * SLOT;
         let dq_slots = listed + STAGES * ListedTile::N_BYTES;
         let q_ring = Barriers::new(dq_slots + STAGES * SLOT, STAGES);
-        let d_o_ring = Barriers::new(q_ring.end(), T::D_O_STAGES);
+        let d_o_ring = Barriers::new(q_ring.end(), T::SCHEDULE.d_o_stages);
         let d_s_ring = Barriers::new(d_o_ring.end(), STAGES);
         let p_ring = Barriers::new(d_s_ring.end(), STAGES);
         let work_ring = Barriers::new(p_ring.end(), STAGES);
@@ -152,7 +152,11 @@ impl Layout {
     #[inline(always)]
     pub(super) unsafe fn make_barriers<T: Tiles>(self) {
         // The warps that make dS, and read V.
-        let makers = if T::BY_PRODUCT { WARPS / 2 } else { WARPS };
+        let makers = if T::SCHEDULE.by_product {
+            WARPS / 2
+        } else {
+            WARPS
+        };
         // SAFETY: the caller's contract.
         unsafe {
             self.q_ring.make(1, ALL_THREADS);
@@ -199,13 +203,13 @@ impl Layout {
         queries::<T>(self.d_o, stage, T::VALUE_DIM)
     }
 
-    /// A stage of dSᵀ, keys down and queries across; or of dS, [`Tiles::QUERIES_DOWN`].
+    /// A stage of dSᵀ, keys down and queries across; or of dS, where the schedule has queries down.
     #[inline(always)]
     pub(super) const fn d_s<T: Tiles>(self, stage: u32) -> BoxedTile {
         let config = T::CONFIG;
         BoxedTile {
             base: self.d_s + stage * d_s_bytes::<T>(),
-            rows: if T::QUERIES_DOWN {
+            rows: if T::SCHEDULE.queries_down {
                 config.block_q
             } else {
                 config.block_k
@@ -230,10 +234,14 @@ impl Layout {
     /// A consumer's keys of a gradient on their way out: the `nth` of dV and dK.
     #[inline(always)]
     pub(super) const fn out<T: Tiles>(self, consumer: u32, nth: u32) -> BoxedTile {
-        if T::OUT_THROUGH_V {
+        if T::SCHEDULE.queries_down {
             return self.v::<T>().from_row(consumer * WARPGROUP_ROWS);
         }
-        let place = if T::OUTS == 2 { nth * CONSUMERS } else { 0 } + consumer;
+        let place = if T::SCHEDULE.outs == 2 {
+            nth * CONSUMERS
+        } else {
+            0
+        } + consumer;
         BoxedTile {
             base: self.out + place * BoxedTile::n_bytes(WARPGROUP_ROWS, T::HEAD_DIM),
             rows: WARPGROUP_ROWS,

@@ -39,7 +39,7 @@ mod producer;
 mod scheduler;
 
 use super::Blocks;
-use crate::config::{self, TileConfig};
+use crate::config::{self, TileConfig, TmaBackward};
 use crate::kernels::band;
 use crate::kernels::common::stamps::Profiled;
 use crate::kernels::varlen::band_to_end;
@@ -62,7 +62,7 @@ pub trait Tiles: Blocks {
     /// What the kernel can.
     const CAN: Spec = Kind::TmaBackward.capabilities(
         Self::SHAPE,
-        Self::CONFIG.divides_blocks() && !Self::BY_PRODUCT,
+        Self::CONFIG.divides_blocks() && !Self::SCHEDULE.by_product,
     );
     /// Whether there may be a block mask.
     const BLOCK_MASKS: bool = Self::CAN.has(Constant::BlockMask);
@@ -70,45 +70,24 @@ pub trait Tiles: Blocks {
     const EDITS_SCORES: bool = Self::CAN.has(Constant::Score);
     /// Whether weights may be dropped.
     const DROPS: bool = Self::CAN.has(Constant::Dropout);
-    /// Whether consumers share the products of a tile, and not its keys.
-    const BY_PRODUCT: bool = config::tma_backward_by_product(Self::HEAD_DIM, Self::VALUE_DIM);
-    /// Stages of dO.
-    const D_O_STAGES: u32 = config::tma_backward_d_o_stages(Self::HEAD_DIM, Self::VALUE_DIM);
+    /// How they are worked on.
+    const SCHEDULE: TmaBackward = TmaBackward::of(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
     /// A warpgroup's keys of Sᵀ and dPᵀ.
     type Scores: WarpgroupTile;
     /// A warpgroup's keys of dK.
     type KeyGradient: WarpgroupTile;
     /// A warpgroup's keys of dV.
     type ValueGradient: WarpgroupTile;
-    /// Whether dS lies in shared memory with its queries down, and consumers hold dQ transposed, 64 columns of a block each:
-    /// where a block has not 64 rows, or twice as many.
-    const QUERIES_DOWN: bool = !Self::CONFIG.block_q.is_multiple_of(64);
-    /// Whether consumers that share the keys multiply Sᵀ when they have dQ and dK of the steps before, and not beside them.
-    const BEHIND: bool = Self::HEAD_DIM >= 128;
-    /// Whether they multiply dK in the step that makes its dSᵀ, and not in the next: where registers do not keep it until then.
-    const DK_AT_ONCE: bool = Self::HEAD_DIM > 128;
     /// Whether the mask is skipped for keys in the prefix. Wide tiles mask each of them: they are for sequences without a mask, and have
     /// no registers to tell these keys from others.
     const SKIPS_PREFIX: bool = !matches!(Self::SHAPE, TileShape::Wide);
-    /// Whether registers hold P unrounded until dS is made of it.
-    const KEEPS_P: bool = Self::HEAD_DIM == 128 && !Self::QUERIES_DOWN;
-    /// Whether dV and dK leave through V's place: where there is no other.
-    const OUT_THROUGH_V: bool = Self::QUERIES_DOWN;
-    /// How many places dV and dK have on their way out: see [`config::tma_backward_outs`]. None: they leave from the registers.
-    const OUTS: u32 = if Self::OUT_THROUGH_V || Self::BY_PRODUCT {
-        1
-    } else {
-        config::tma_backward_outs(Self::HEAD_DIM)
-    };
     /// A consumer's piece of a block of dQ: 64 rows of 64 columns; transposed, 64 columns of all rows.
     type QueryGradient: WarpgroupTile;
-    /// Whether consumers that share the keys halve a third part of 64 columns of dQ.
-    const HALVES_A_PART: bool = !Self::BY_PRODUCT && Self::ACCUM_COLUMNS == 192;
     /// A consumer's half of that part.
     type QueryGradientOfHalf: WarpgroupTile;
     /// Fragments of a consumer's piece of a block of dQ.
     const PIECE_FRAGMENTS: u32 = Self::QueryGradient::N as u32
-        + if Self::HALVES_A_PART {
+        + if Self::SCHEDULE.halves_a_part {
             Self::QueryGradientOfHalf::N as u32
         } else {
             0
@@ -145,9 +124,9 @@ macro_rules! tiles {
             type Scores = RegisterTile<1, { n8(Self::CONFIG.block_q) }>;
             type KeyGradient = RegisterTile<1, { n8($head_dim) }>;
             type ValueGradient = Self::KeyGradient;
-            type QueryGradient = RegisterTile<1, { n8(if Self::QUERIES_DOWN { Self::CONFIG.block_q } else { 64 }) }>;
+            type QueryGradient = RegisterTile<1, { n8(if Self::SCHEDULE.queries_down { Self::CONFIG.block_q } else { 64 }) }>;
             type QueryGradientOfHalf = RegisterTile<1, { n8(32) }>;
-            type Rounded = RegisterTile<1, { n8(if Self::BY_PRODUCT { $head_dim / 2 } else { $head_dim }) }>;
+            type Rounded = RegisterTile<1, { n8(if Self::SCHEDULE.by_product { $head_dim / 2 } else { $head_dim }) }>;
         })*
     )*};
 }
@@ -213,7 +192,7 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &TmaBackwardParams, maps: u64) {
         // Broadcast lane 0's value so that ptxas treats the branches as warp-uniform.
         let warpgroup = shuffle::shuffle_idx_u32(thread / 128, 0);
         if warpgroup == 0 {
-            if T::HEAD_DIM == 192 && T::BY_PRODUCT {
+            if T::HEAD_DIM == 192 && T::SCHEDULE.by_product {
                 warpgroup::setmaxnreg_dec::<SPARED_PRODUCER_REGISTERS>();
             } else {
                 warpgroup::setmaxnreg_dec::<PRODUCER_REGISTERS>();
@@ -227,7 +206,7 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &TmaBackwardParams, maps: u64) {
                 }
             }
         } else {
-            if T::HEAD_DIM == 192 && T::BY_PRODUCT {
+            if T::HEAD_DIM == 192 && T::SCHEDULE.by_product {
                 warpgroup::setmaxnreg_inc::<SPARED_CONSUMER_REGISTERS>();
             } else {
                 warpgroup::setmaxnreg_inc::<CONSUMER_REGISTERS>();
@@ -244,7 +223,7 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &TmaBackwardParams, maps: u64) {
                 idx: warpgroup - 1,
                 leads: (special::lane_idx() == 0) as u32,
             };
-            if !T::BY_PRODUCT {
+            if !T::SCHEDULE.by_product {
                 by_keys::consume::<E, T>(&c);
             } else if c.idx == 0 {
                 by_product::consume_values::<E, T>(&c);

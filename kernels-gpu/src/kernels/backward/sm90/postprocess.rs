@@ -112,7 +112,7 @@ struct SequenceDq {
 #[inline(always)]
 const fn place_in_row<T: Tiles>(nth: u32) -> u32 {
     let (piece, in_piece) = (nth / 3, nth % 3);
-    match (T::HALVES_A_PART, in_piece) {
+    match (T::SCHEDULE.halves_a_part, in_piece) {
         (false, _) => nth,
         (true, 2) => 4 + piece,
         (true, _) => 2 * piece + in_piece,

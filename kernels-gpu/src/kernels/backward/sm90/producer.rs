@@ -295,7 +295,7 @@ impl Producer<'_> {
                     tma::bulk_load(delta, p.delta + statistics, n_bytes, full);
                 };
                 let load_d_o = || {
-                    let at = Ring::at(T::D_O_STAGES, self.step);
+                    let at = Ring::at(T::SCHEDULE.d_o_stages, self.step);
                     layout.d_o_ring.await_empty(at);
                     let full = layout.d_o_ring.full(at.stage);
                     mbarrier::mbarrier_arrive_expect_tx(full, d_o_bytes);
@@ -308,12 +308,12 @@ impl Producer<'_> {
                     );
                 };
                 // In the order in which places become free. In wide tiles it is faster to ask first for what is wanted first.
-                if T::BY_PRODUCT {
+                if T::SCHEDULE.by_product {
                     load_d_o();
                     load_q();
                     load_keys();
                     load_values();
-                } else if T::OUT_THROUGH_V {
+                } else if T::SCHEDULE.queries_down {
                     load_keys();
                     load_q();
                     load_values();

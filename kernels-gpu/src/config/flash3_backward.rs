@@ -1,0 +1,159 @@
+//! flash3's backward kernel: its schedules, by name, and what a block of each takes.
+
+use super::{HALF_BYTES, TileConfig, launch_registers, padded_columns};
+use crate::variants::TileShape;
+
+/// Stages of Q, of dS and, unless a schedule says otherwise, of dO, and slots for work tiles and for blocks of dQ: one is multiplied while the other
+/// arrives. More stages of Q or dO were no faster (H200).
+pub const TMA_BACKWARD_STAGES: u32 = 2;
+
+/// Semaphores of a tile's sums of dV and dK in the flash3 backward kernel: of each for every consumer warp.
+pub const TMA_BACKWARD_SUM_WARPS: u32 = 2 * 8;
+
+/// How flash3's backward kernel works on a tile of keys.
+///
+/// | schedule | queries × keys of a step | consumers divide | dO's stages | dV and dK leave through |
+/// |---|---|---|---|---|
+/// | head_dim 64 | 128 × 128 | the keys | 2 | two places |
+/// | 96 | 64 × 128 | the keys | 2 | one |
+/// | 128 | 64 × 128 | the keys | 2 | one |
+/// | 128, wide | 80 × 128 | the keys | 2 | V's |
+/// | 192, values of 128 | 64 × 128 | the keys | 1 | none: from the registers |
+/// | 192, 256 | 64 × 64 | the products | 2 | one, which P has before |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TmaBackward {
+    /// Queries of a step. At head_dim 64 there are 128: with 64, `wgmma` would read its operands from shared memory for as long as it multiplies. At
+    /// 128 registers do not hold more than 80.
+    pub block_q: u32,
+    /// Keys of a tile.
+    pub block_k: u32,
+    /// Whether consumers divide the products of a tile, and not its keys: where registers hold dV or dK of 64 keys, not both.
+    pub by_product: bool,
+    /// Stages of dO: where shared memory has no room for two beside dQ on its way to memory, one.
+    pub d_o_stages: u32,
+    /// How many places dV and dK have on their way out: one each where shared memory has room for both, so that dK need not wait until dV has left; none
+    /// where it has no room: then they leave from the registers.
+    pub outs: u32,
+    /// Whether dS lies in shared memory with its queries down, and consumers hold dQ transposed, 64 columns of a block each: where a block has not 64
+    /// queries, or twice as many. dV and dK then leave through V's place, as there is no other.
+    pub queries_down: bool,
+    /// Whether consumers multiply Sᵀ when they have dQ and dK of the steps before, and not beside them: registers do not hold both.
+    pub s_after_dq: bool,
+    /// Whether they multiply dK in the step that makes its dSᵀ, and not in the next: where registers do not keep it until then.
+    pub dk_at_once: bool,
+    /// Whether registers hold P unrounded until dS is made of it.
+    pub keeps_p: bool,
+    /// Whether consumers halve a third part of 64 columns of dQ.
+    pub halves_a_part: bool,
+}
+
+impl TmaBackward {
+    const HEAD_DIM_64: TmaBackward = TmaBackward {
+        block_q: 128,
+        block_k: 128,
+        by_product: false,
+        d_o_stages: TMA_BACKWARD_STAGES,
+        outs: 2,
+        queries_down: false,
+        s_after_dq: false,
+        dk_at_once: false,
+        keeps_p: false,
+        halves_a_part: false,
+    };
+
+    const HEAD_DIM_96: TmaBackward = TmaBackward {
+        block_q: 64,
+        outs: 1,
+        ..TmaBackward::HEAD_DIM_64
+    };
+
+    const HEAD_DIM_128: TmaBackward = TmaBackward {
+        s_after_dq: true,
+        keeps_p: true,
+        ..TmaBackward::HEAD_DIM_96
+    };
+
+    const HEAD_DIM_128_WIDE: TmaBackward = TmaBackward {
+        block_q: 80,
+        queries_down: true,
+        keeps_p: false,
+        ..TmaBackward::HEAD_DIM_128
+    };
+
+    const HEAD_DIM_192_VALUES_128: TmaBackward = TmaBackward {
+        d_o_stages: 1,
+        outs: 0,
+        dk_at_once: true,
+        keeps_p: false,
+        halves_a_part: true,
+        ..TmaBackward::HEAD_DIM_128
+    };
+
+    const BY_PRODUCT: TmaBackward = TmaBackward {
+        block_k: 64,
+        by_product: true,
+        dk_at_once: true,
+        keeps_p: false,
+        ..TmaBackward::HEAD_DIM_128
+    };
+
+    /// That of tiles of so many columns; in a shape that there is not, it fails to compile.
+    pub const fn of(head_dim: u32, head_dim_v: u32, tiles: TileShape) -> TmaBackward {
+        match (tiles, head_dim, head_dim_v) {
+            (TileShape::Default, 64, 64) => TmaBackward::HEAD_DIM_64,
+            (TileShape::Default, 96, 96) => TmaBackward::HEAD_DIM_96,
+            (TileShape::Default, 128, 128) => TmaBackward::HEAD_DIM_128,
+            (TileShape::Wide, 128, 128) => TmaBackward::HEAD_DIM_128_WIDE,
+            (TileShape::Default, 192, 128) => TmaBackward::HEAD_DIM_192_VALUES_128,
+            (TileShape::Default, 192 | 256, _) if head_dim == head_dim_v => TmaBackward::BY_PRODUCT,
+            _ => panic!("this kernel has no such tiles"),
+        }
+    }
+}
+
+/// Backward on Hopper: one block per SM; two consumer warpgroups, and a producer warpgroup. Shared memory: K, V; the stages of Q, dO and dS; where
+/// consumers divide the keys, dV and dK on the way out and dQ on its way to memory, else two stages of P; lse and Δ; slots for steps, work tiles and
+/// blocks of dQ; and the barriers.
+pub const fn tma_backward(head_dim: u32, head_dim_v: u32, tiles: TileShape) -> TileConfig {
+    let TmaBackward {
+        block_q,
+        block_k,
+        by_product,
+        d_o_stages,
+        outs,
+        queries_down,
+        ..
+    } = TmaBackward::of(head_dim, head_dim_v, tiles);
+    let stages = TMA_BACKWARD_STAGES;
+    let row_bytes = padded_columns(head_dim) * HALF_BYTES;
+    let value_bytes = padded_columns(head_dim_v) * HALF_BYTES;
+    let rows = block_k * (row_bytes + value_bytes)
+        + stages * block_q * row_bytes
+        + d_o_stages * block_q * value_bytes;
+    let d_s = stages * block_k * block_q * HALF_BYTES;
+    let out = match (queries_down, by_product) {
+        (true, _) => 0,
+        (false, true) => d_s,
+        (false, false) => outs * block_k * row_bytes,
+    };
+    let d_q = if by_product {
+        0
+    } else {
+        block_q * padded_columns(head_dim) * 4
+    };
+    let statistics = 2 * stages * block_q * 4;
+    // Steps, work, the list's entry for the work, blocks of dQ.
+    let slots = 3 * stages * 16 + stages * 32;
+    let barriers = 2 * (8 * stages + 2) * 8;
+    TileConfig {
+        threads: 3 * 128,
+        shared_bytes: rows + d_s + out + d_q + statistics + slots + barriers,
+        blocks_per_sm: 1,
+        block_q,
+        block_k,
+        launch_registers: launch_registers(3 * 128, 1),
+        // Stores and loads together. At head_dim 256 consumers need all registers that the producer warpgroup can give back. It
+        // keeps a few words of a tile's block order in local memory, and computes them once a tile.
+        spill_bytes: if head_dim <= 192 { 0 } else { 192 },
+    }
+}
