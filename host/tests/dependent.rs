@@ -133,7 +133,7 @@ fn the_archives_that_are_published_are_small_and_serve_a_program_without_cuda() 
         manifest.push_str(&format!("{name} = {{ path = {unpacked:?} }}\n"));
         n_archives += 1;
     }
-    assert_eq!(n_archives, 7);
+    assert_eq!(n_archives, 8);
     folder.write_program(&manifest);
     folder.run();
     check_symbols(&folder.0.join("target/debug/dependent"));

@@ -231,8 +231,8 @@ pub fn check_backward(
     let heads = (4, 2);
     let backward = Backward {
         main: variant("backward"),
-        delta: variant("backward_delta"),
-        d_q: (arch == "sm80").then(|| variant("backward_dq")),
+        delta: variant("backward_preprocess"),
+        d_q: (arch == "sm80").then(|| variant("backward_postprocess")),
         window,
         spec,
         heads,

@@ -25,9 +25,9 @@ fn what_is_known_beforehand() {
         idle      5.3 % of the main kernel, simulated: 3.7 % beginnings and ends of tiles, 0.0 % waits at semaphores, 1.6 % without a tile
 
         backward with flash3
-        kernel                                      µs share %     grid  threads   shared registers  blocks/SM
+        kernel                                           µs share %     grid  threads   shared registers  blocks/SM
         backward_preprocess_sm90a_bf16_d128 plain         -       -     1024      256        0         -          1
-        backward_sm90a_bf16_d128 right_bound         -       -      132      384   230848         -          1
+        backward_sm90a_bf16_d128 right_bound              -       -      132      384   230848         -          1
         FLOPs     171.8 G as the papers count
                   177.2 G executed, in whole blocks
         HBM       219.4 MB by count
@@ -45,10 +45,10 @@ fn other_gpus_and_schedules() {
         problem   bf16 batch 1, 32 heads over 32, 2048 queries over 2048 keys, head_dim 64, full, Deterministic
 
         backward with flash2
-        kernel                                    µs share %     grid  threads   shared registers  blocks/SM
-        backward_preprocess_sm80_bf16_d64 plain         -       -     1024      256        0         -          1
-        backward_sm80_bf16_d64 plain               -       -      108      256    99376         -          1
-        backward_postprocess_sm80_bf16_d64 plain            -       -     1024      256     8192         -          1
+        kernel                                          µs share %     grid  threads   shared registers  blocks/SM
+        backward_preprocess_sm80_bf16_d64 plain          -       -     1024      256        0         -          1
+        backward_sm80_bf16_d64 plain                     -       -      108      256    99376         -          1
+        backward_postprocess_sm80_bf16_d64 plain         -       -     1024      256     8192         -          1
         FLOPs     85.9 G as the papers count
                   85.9 G executed, in whole blocks
         HBM       110.4 MB by count
