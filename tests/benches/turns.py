@@ -1,10 +1,11 @@
-"""Two builds of the Python package beside one another, case by case and by turns: what a change costs, to half a percent.
+"""Two builds of the Python package, timed alternately case by case: what a change costs.
 
     python3 tests/benches/turns.py OLD NEW [--sets dense,packed] [--turns 6] [--again rows.json] [--json rows.json]
 
 OLD and NEW are folders with a package `ferroflash`. Each is a process of its own on the same GPU, with the same inputs; a case is made in both, and
-then they are timed in turn, old new new old, so that clocks and temperature are the same for both. Medians count. `--again` repeats the slowest cases
-of a run, for what is left of noise. Ratios are old / new: above 1 the new build is faster.
+then they are timed in turn, old new new old, so that clocks and temperature are nearly the same for both. Medians count. The mean over all cases repeats to
+half a percent; a single case may be 5 % off, and `--again` repeats the slowest of a run with more turns. Ratios are old / new: above 1 the new build is
+faster.
 """
 
 import argparse
