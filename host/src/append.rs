@@ -123,8 +123,7 @@ impl Append {
     /// [`ProblemError`](crate::error::ProblemError), [`PlanError`](crate::error::PlanError): an argument does not fit, or a length that lies on the
     /// host contradicts another; nothing was touched.
     pub fn run(&self, inputs: &AppendInputs, outputs: &mut AppendOutputs) -> Result<Done, Error> {
-        let mut operands = Operands::append(inputs, outputs);
-        self.call().run(&mut operands, cpu::rotary::append)
+        self.compute(&mut Operands::append(inputs, outputs))
     }
 
     /// Prepares an append to caches of these layouts in the device's memory: to be enqueued on a [`Queue`](crate::Queue), without waiting. Only
@@ -132,6 +131,10 @@ impl Append {
     /// place. Calls give seqused_out if [`Layouts::giving`] names [`SeqUsedOut`](crate::error::Argument::SeqUsedOut).
     pub fn prepare(&self, layouts: &Layouts) -> Result<PreparedAppend, Error> {
         Ok(PreparedAppend::new(self.call().prepare(layouts)?))
+    }
+
+    pub(crate) fn compute(&self, operands: &mut Operands) -> Result<Done, Error> {
+        self.call().run(operands, cpu::rotary::append)
     }
 
     fn call(&self) -> Call<'_, AppendProblem> {

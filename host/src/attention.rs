@@ -120,18 +120,20 @@ impl Attention {
         self.run(Pass::Backward, &mut operands)
     }
 
-    fn run(&self, pass: Pass, operands: &mut Operands) -> Result<Ran, Error> {
-        validate::bind(&self.problem, operands)?;
+    /// Runs a pass; returns when the results are there.
+    pub(crate) fn run(&self, pass: Pass, operands: &mut Operands) -> Result<Ran, Error> {
+        let problem = &self.problem.with_given(operands.which());
+        validate::bind(problem, operands)?;
         let given = operands.describe();
         let plan = self.plan(pass, given)?;
         let of_host = given.get(Argument::Q).map(Given::location) == Some(Location::Host);
         if of_host && self.device.checks_lengths() {
-            lengths::check(&self.problem, |argument| operands.lengths(argument))?;
+            lengths::check(problem, |argument| operands.lengths(argument))?;
         }
         let ran = self.ran(&plan);
         match self.device.kind() {
             Kind::Cuda(device) => staging::run(device, plan, operands)?,
-            Kind::Cpu => cpu::run(&self.problem, pass, operands)?,
+            Kind::Cpu => cpu::run(problem, pass, operands)?,
             #[cfg(feature = "emulator")]
             Kind::Emulated(options) => emulated::run(&plan, options, operands)?,
         }

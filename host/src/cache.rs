@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::plan::{Algorithm, DeviceInfo};
 use crate::prepared::{Layouts, PreparedAppend, PreparedBackward, PreparedForward, PreparedRotate};
-use crate::problem::ProblemKey;
+use crate::problem::Problem;
 use crate::problem::append::AppendProblem;
 use crate::problem::rotate::RotateProblem;
 use crate::rotary::Direction;
@@ -46,7 +46,7 @@ pub struct PlanCache {
 }
 
 /// What a pass of attention computes, and by which algorithm, where one was asked for.
-type OfAttention = (ProblemKey, Option<Algorithm>);
+type OfAttention = (Problem, Option<Algorithm>);
 
 /// Calls of one kind, by problems `P`.
 type Kept<P, T> = Mutex<LruCache<Key<P>, Arc<T>>>;
@@ -89,7 +89,7 @@ impl<P> Key<P> {
 
 impl Key<OfAttention> {
     fn of_attention(attention: &Attention, layouts: &Layouts) -> Key<OfAttention> {
-        let problem = (attention.problem().key(), attention.algorithm());
+        let problem = (*attention.problem(), attention.algorithm());
         Key::new(attention.device(), problem, layouts)
     }
 }

@@ -64,7 +64,7 @@
 //! - A loss may depend on lse as well as on o: the backward pass takes both gradients ([`OutputGradients`]).
 //! - Equal inputs give bit-equal results, run after run, unless [`Order::Fastest`] is asked for.
 //! - What was chosen by name is never replaced; results say what ran and why ([`Ran`]).
-// Only `backend::cuda`, which calls the driver, allows what is denied here.
+// Only `backend::cuda`, which calls the driver, and `raw`, whose callers have addresses, allow what is denied here.
 #![deny(unsafe_code)]
 
 pub mod attention;
@@ -84,6 +84,8 @@ pub mod cache;
 pub mod ahead;
 
 pub mod prepared;
+
+pub mod raw;
 
 pub mod rotary;
 

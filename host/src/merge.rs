@@ -104,10 +104,7 @@ impl Merge {
     /// [`ProblemError`](crate::error::ProblemError) or [`PlanError`](crate::error::PlanError) says which argument does not fit; then nothing
     /// was touched.
     pub fn run(&self, inputs: &MergeInputs, outputs: &mut Outputs) -> Result<Done, Error> {
-        let mut operands = Operands::merge(inputs, outputs);
-        self.call().run(&mut operands, |problem, operands| {
-            Ok(cpu::merge::run(problem, operands)?)
-        })
+        self.compute(&mut Operands::merge(inputs, outputs))
     }
 
     /// Prepares a merge of tensors of these layouts in the device's memory: to be enqueued on a [`Queue`](crate::Queue), without
@@ -115,6 +112,12 @@ impl Merge {
     /// [`O`](crate::error::Argument::O).
     pub fn prepare(&self, layouts: &Layouts) -> Result<PreparedMerge, Error> {
         Ok(PreparedMerge::new(self.call().prepare(layouts)?))
+    }
+
+    pub(crate) fn compute(&self, operands: &mut Operands) -> Result<Done, Error> {
+        self.call().run(operands, |problem, operands| {
+            Ok(cpu::merge::run(problem, operands)?)
+        })
     }
 
     fn call(&self) -> Call<'_, MergeProblem> {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::arguments::{Argument, Arguments, Form, Given, Need, Operands, Operation};
+use crate::arguments::{Arguments, Given, Operands, Operation};
 #[cfg(feature = "emulator")]
 use crate::backend::emulated;
 use crate::backend::staging;
@@ -10,8 +10,9 @@ use crate::device::{Device, Kind};
 use crate::error::{Error, PlanError, ProblemError};
 use crate::plan::{Backend, DeviceInfo, OperationPlan, SpecialisedKernel};
 use crate::prepared::{Layouts, Prepared};
-use crate::tensor::{Description, Layout, Location, VectorDescription};
+use crate::tensor::Location;
 use crate::validate::operation::CheckedOperation;
+use crate::validate::unplaced;
 
 /// What ran an operation, and why there.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,32 +75,10 @@ impl<P: Operation> Call<'_, P> {
             backend: self.device.backend(),
         })?;
         let need = |argument| self.problem.need(argument);
-        let arguments = layouts.needed(need, |need| self.unplaced(need))?;
+        let arguments =
+            layouts.needed(need, |need| unplaced(need, None, self.device.location()))?;
         let plan = self.plan(arguments)?;
         Ok(Prepared::new(device, arguments, plan)?)
-    }
-
-    /// An argument that is nowhere yet.
-    fn unplaced(&self, need: &Need) -> Result<Given, ProblemError> {
-        let location = self.device.location();
-        Ok(match need.form {
-            Form::Tensor { shape, dtype } => Description {
-                layout: Layout::bshd(shape)?,
-                dtype,
-                location,
-                address: 0,
-            }
-            .into(),
-            Form::Weights => {
-                return Err(ProblemError::NotTaken {
-                    argument: Argument::Weights,
-                });
-            }
-            Form::Elements { dtype } => VectorDescription::unplaced(1, dtype, location).into(),
-            Form::Vector { dtype, n_elems } => {
-                VectorDescription::unplaced(n_elems, dtype, location).into()
-            }
-        })
     }
 
     /// Plans it: with its arguments as they lie, and for a GPU that is given those of the host once more as they will lie in its

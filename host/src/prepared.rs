@@ -43,6 +43,7 @@ mod merge;
 mod profiled;
 mod rotate;
 
+use std::fmt;
 use std::sync::Arc;
 
 pub use append::PreparedAppend;
@@ -107,9 +108,7 @@ impl PreparedForward {
         inputs: &Inputs,
         outputs: &mut Outputs,
     ) -> Result<(), Error> {
-        let mut operands = Operands::forward(inputs, outputs);
-        bind(&self.plan().problem, &mut operands)?;
-        self.prepared.enqueue(&operands, queue)
+        self.enqueue(queue, &mut Operands::forward(inputs, outputs))
     }
 }
 
@@ -134,10 +133,42 @@ impl PreparedBackward {
         gradients: &mut Gradients,
     ) -> Result<(), Error> {
         let mut operands = Operands::backward(inputs, saved, of_output, gradients);
-        bind(&self.plan().problem, &mut operands)?;
-        self.prepared.enqueue(&operands, queue)
+        self.enqueue(queue, &mut operands)
     }
 }
+
+/// A prepared call, whatever it computes.
+pub(crate) trait Enqueue: fmt::Debug + Send + Sync {
+    /// Checks the arguments that it is given, and enqueues it.
+    fn enqueue(&self, queue: &mut Queue, operands: &mut Operands) -> Result<(), Error>;
+
+    /// Bytes of its workspace.
+    fn workspace_bytes(&self) -> u64;
+}
+
+/// [`Enqueue`] of a prepared call: what is checked of its arguments beside what [`Prepared`] checks of all.
+macro_rules! enqueue {
+    ($prepared:ty, $check:expr) => {
+        impl $crate::prepared::Enqueue for $prepared {
+            fn enqueue(&self, queue: &mut Queue, operands: &mut Operands) -> Result<(), Error> {
+                $check(self.plan(), operands)?;
+                self.prepared.enqueue(operands, queue)
+            }
+
+            fn workspace_bytes(&self) -> u64 {
+                self.prepared.workspace_bytes()
+            }
+        }
+    };
+}
+use enqueue;
+
+enqueue!(PreparedForward, |plan: &Plan, operands: &mut Operands| {
+    bind(&plan.problem, operands)
+});
+enqueue!(PreparedBackward, |plan: &Plan, operands: &mut Operands| {
+    bind(&plan.problem, operands)
+});
 
 impl<P: Planned> Prepared<P> {
     pub(crate) fn new(
@@ -145,15 +176,16 @@ impl<P: Planned> Prepared<P> {
         arguments: Arguments,
         plan: P,
     ) -> Result<Prepared<P>, DriverError> {
-        let prepared = Argument::ALL.into_iter();
         Ok(Prepared {
-            which: prepared
-                .filter(|&argument| arguments.get(argument).is_some())
-                .collect(),
+            which: arguments.which(),
             forms: ByArgument::from_fn(|argument| Some(plan.need(argument)?.form)),
             launches: Launches::new(device, plan)?,
             arguments,
         })
+    }
+
+    fn workspace_bytes(&self) -> u64 {
+        self.launches.plan().workspace_layout().n_bytes()
     }
 
     fn enqueue(&self, operands: &Operands, queue: &mut Queue) -> Result<(), Error> {

@@ -6,7 +6,7 @@ mod builder;
 mod dropout;
 mod edit;
 mod fp8_kv;
-mod key;
+mod given;
 pub mod merge;
 pub(crate) mod new_rows;
 mod pages;
@@ -14,7 +14,6 @@ mod precision;
 pub mod rotate;
 mod score;
 mod shapes;
-mod sinks;
 mod spec;
 mod split_kv;
 mod values;
@@ -27,7 +26,6 @@ pub use dropout::Dropout;
 pub(crate) use dropout::philox;
 pub(crate) use edit::{DimUse, EditParts, ReadOf};
 pub use fp8_kv::Fp8Kv;
-pub(crate) use key::ProblemKey;
 pub use pages::Pages;
 pub use precision::Precision;
 use score::Expressions;
@@ -35,6 +33,7 @@ pub use score::{MaskExpression, Score};
 pub use split_kv::SplitKv;
 use values::Values;
 
+use crate::arguments::ArgumentSet;
 use crate::dtype::{Dtype, ScalarType};
 use crate::tensor::Layout;
 
@@ -140,7 +139,7 @@ pub enum Order {
 /// assert_eq!(problem.scale(), 0.125);
 /// # Ok::<(), ferroflash::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Problem {
     batch: usize,
     heads_q: usize,
@@ -153,7 +152,7 @@ pub struct Problem {
     values: Values,
     dtype: Dtype,
     mask: Mask,
-    softmax_scale: Option<f32>,
+    softmax_scale: Option<Number>,
     order: Order,
     precision: Precision,
     total_q: Option<usize>,
@@ -163,21 +162,44 @@ pub struct Problem {
     pages: Option<Pages>,
     fp8_kv: Option<Fp8Kv>,
     expressions: Expressions,
-    sinks: bool,
-    dropout: f32,
+    /// Which of the optional inputs every call gives.
+    given: ArgumentSet,
+    dropout: Number,
+}
+
+/// A number of a problem, which is equal to another where its bits are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Number(u32);
+
+impl Number {
+    const ZERO: Number = Number::of(0.0);
+
+    const fn of(number: f32) -> Number {
+        Number(number.to_bits())
+    }
+
+    const fn get(self) -> f32 {
+        f32::from_bits(self.0)
+    }
+}
+
+impl fmt::Debug for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.get().fmt(f)
+    }
 }
 
 impl Problem {
     /// Starts a problem of this element type: one batch entry, every key visible, scale 1/√head_dim, deterministic.
     /// Lengths, heads and head_dim have no default.
     pub fn builder(dtype: Dtype) -> ProblemBuilder {
-        ProblemBuilder {
+        ProblemBuilder::new(Problem {
             batch: 1,
-            heads_q: None,
-            heads_k: None,
-            seqlen_q: None,
-            seqlen_k: None,
-            head_dim: None,
+            heads_q: 0,
+            heads_k: 0,
+            seqlen_q: 0,
+            seqlen_k: 0,
+            head_dim: 0,
             head_dim_v: None,
             values: Values::Given,
             dtype,
@@ -192,9 +214,9 @@ impl Problem {
             pages: None,
             fp8_kv: None,
             expressions: Expressions::default(),
-            sinks: false,
-            dropout: 0.0,
-        }
+            given: ArgumentSet::default(),
+            dropout: Number::ZERO,
+        })
     }
 
     /// Starts the problem that these queries and keys pose: all sizes are set, mask, scale and order remain.
@@ -210,30 +232,7 @@ impl Problem {
 
     /// A builder with all that this problem has, to change some of it.
     pub fn to_builder(&self) -> ProblemBuilder {
-        ProblemBuilder {
-            batch: self.batch,
-            heads_q: Some(self.heads_q),
-            heads_k: Some(self.heads_k),
-            seqlen_q: Some(self.seqlen_q),
-            seqlen_k: Some(self.seqlen_k),
-            head_dim: Some(self.head_dim),
-            head_dim_v: self.head_dim_v,
-            values: self.values,
-            dtype: self.dtype,
-            mask: self.mask,
-            softmax_scale: self.softmax_scale,
-            order: self.order,
-            precision: self.precision,
-            total_q: self.total_q,
-            total_k: self.total_k,
-            block_mask: self.block_mask,
-            split_kv: self.split_kv,
-            pages: self.pages,
-            fp8_kv: self.fp8_kv,
-            expressions: self.expressions,
-            sinks: self.sinks,
-            dropout: self.dropout,
-        }
+        ProblemBuilder::of(*self)
     }
 
     /// Number of batch entries, or of sequences where they are packed.
@@ -321,7 +320,7 @@ impl Problem {
 
     /// The factor of the scores that was given; `None`: 1/√head_dim.
     pub fn softmax_scale(&self) -> Option<f32> {
-        self.softmax_scale
+        self.softmax_scale.map(Number::get)
     }
 
     /// Order of the sums of the backward pass.
@@ -331,7 +330,7 @@ impl Problem {
 
     /// The factor of the scores that will be used: the one given, or [`Problem::default_scale`].
     pub fn scale(&self) -> f32 {
-        self.softmax_scale.unwrap_or_else(|| self.default_scale())
+        self.softmax_scale().unwrap_or_else(|| self.default_scale())
     }
 
     /// 1/√head_dim.

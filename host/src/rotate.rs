@@ -82,7 +82,7 @@ impl Rotate {
     /// [`ProblemError`](crate::error::ProblemError), [`PlanError`](crate::error::PlanError): an argument does not fit, or a length that lies on the
     /// host contradicts another; nothing was touched.
     pub fn forward(&self, inputs: &RotateInputs, y: &mut TensorMut) -> Result<Done, Error> {
-        self.run(Direction::Forth, inputs, y)
+        self.compute(Direction::Forth, &mut Operands::rotate(inputs, y))
     }
 
     /// The gradient of x from that of y: x is the gradient of the rotated rows, and y becomes that of the rows. By tables that are multiplied by a
@@ -91,7 +91,7 @@ impl Rotate {
     /// # Errors
     /// As [`Rotate::forward`].
     pub fn backward(&self, inputs: &RotateInputs, y: &mut TensorMut) -> Result<Done, Error> {
-        self.run(Direction::Back, inputs, y)
+        self.compute(Direction::Back, &mut Operands::rotate(inputs, y))
     }
 
     /// Prepares rotations of tensors of these layouts in the device's memory: to be enqueued on a [`Queue`](crate::Queue), without waiting. Only
@@ -105,17 +105,14 @@ impl Rotate {
         Ok(PreparedRotate::new(self.call(direction).prepare(layouts)?))
     }
 
-    fn run(
+    pub(crate) fn compute(
         &self,
         direction: Direction,
-        inputs: &RotateInputs,
-        y: &mut TensorMut,
+        operands: &mut Operands,
     ) -> Result<Done, Error> {
-        let mut operands = Operands::rotate(inputs, y);
-        self.call(direction)
-            .run(&mut operands, |problem, operands| {
-                cpu::rotary::rotate(problem, direction, operands)
-            })
+        self.call(direction).run(operands, |problem, operands| {
+            cpu::rotary::rotate(problem, direction, operands)
+        })
     }
 
     fn call(&self, direction: Direction) -> Call<'_, RotateProblem> {

@@ -133,9 +133,10 @@ pub(crate) fn bind(problem: &Problem, operands: &mut Operands) -> Result<(), Pro
 /// Checks what a pass was given.
 pub fn check(problem: &Problem, pass: Pass, arguments: Arguments) -> Result<Checked, ProblemError> {
     sizes(problem)?;
-    let location = fit(problem, pass, &arguments)?;
+    let problem = problem.with_given(arguments.which());
+    let location = fit(&problem, pass, &arguments)?;
     Ok(Checked {
-        problem: *problem,
+        problem,
         pass,
         softmax_scale: problem.scale(),
         location,
@@ -216,7 +217,7 @@ pub(crate) fn needed(
     for argument in Argument::ALL {
         match need(problem, pass, argument) {
             Some(need) if need.presence.is_expected() => {
-                arguments = arguments.with(argument, unplaced(&need, problem, location)?);
+                arguments = arguments.with(argument, unplaced(&need, Some(problem), location)?);
             }
             _ => {}
         }
@@ -224,10 +225,10 @@ pub(crate) fn needed(
     Ok(arguments)
 }
 
-/// An argument that is nowhere yet.
+/// An argument that is nowhere yet; of a problem of attention, or of an operation beside it.
 pub(crate) fn unplaced(
     need: &Need,
-    problem: &Problem,
+    problem: Option<&Problem>,
     location: Location,
 ) -> Result<Given, ProblemError> {
     let tensor = |layout, dtype| Description {
@@ -238,7 +239,11 @@ pub(crate) fn unplaced(
     };
     Ok(match need.form {
         Form::Tensor { shape, dtype } => tensor(Layout::bshd(shape)?, dtype).into(),
-        Form::Weights => tensor(problem.weights_layout()?, problem.dtype().into()).into(),
+        Form::Weights => {
+            let argument = Argument::Weights;
+            let problem = problem.ok_or(ProblemError::NotTaken { argument })?;
+            tensor(problem.weights_layout()?, problem.dtype().into()).into()
+        }
         Form::Vector { dtype, n_elems } => {
             VectorDescription::unplaced(n_elems, dtype, location).into()
         }

@@ -71,8 +71,8 @@ impl Attention {
         of: &WeightsOf,
         out: &mut [f32],
     ) -> Result<WeightsRan, Error> {
-        let problem = self.problem();
         let mut operands = Operands::inputs(inputs);
+        let problem = &self.problem().with_given(operands.which());
         validate::bind(problem, &mut operands)?;
         let given = validate::weights(problem, &operands.describe(), of, out.len() as u64)?;
         let needed = self.device().location();

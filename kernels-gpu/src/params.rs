@@ -28,7 +28,9 @@ mod window;
 
 pub use any::Params;
 pub use append::{AppendParams, HALVES, INTERLEAVED, KvCache, NewRows, RotaryParams};
-pub use argument::{Argument, KernelParams, Slot, bind, in_workspace};
+pub use argument::{
+    Argument, Extent, KernelParams, OptionalInput, Slot, VectorType, bind, in_workspace,
+};
 pub use block_list::{BlockListParams, BlockListPhase, BlockLists};
 pub use block_mask::{BLOCK_MULTIPLE, BlockMap, FULL_BLOCK, HIDDEN_BLOCK, PARTIAL_BLOCK};
 pub use clear::ClearParams;

@@ -1,6 +1,9 @@
 //! One place for every argument, and which arguments there are.
 
 use std::ops::{Index, IndexMut};
+use std::sync::LazyLock;
+
+use ferroflash_kernels::spec::Constant;
 
 use super::Argument;
 
@@ -69,6 +72,21 @@ impl ArgumentSet {
         self.0 &= !(1 << argument as u32);
     }
 
+    /// Whether it is one of them.
+    pub(crate) fn contains(self, argument: Argument) -> bool {
+        self.0 & 1 << argument as u32 != 0
+    }
+
+    /// Those of them that kernels are compiled for: optional inputs of which there is a [`Constant`].
+    pub(crate) fn optional_inputs(self) -> ArgumentSet {
+        static COMPILED_FOR: LazyLock<ArgumentSet> = LazyLock::new(|| {
+            let all = Argument::ALL.into_iter();
+            all.filter(|argument| constant(*argument).is_some())
+                .collect()
+        });
+        ArgumentSet(self.0 & COMPILED_FOR.0)
+    }
+
     /// Those of both.
     pub(crate) fn union(self, other: ArgumentSet) -> ArgumentSet {
         ArgumentSet(self.0 | other.0)
@@ -94,6 +112,13 @@ impl FromIterator<Argument> for ArgumentSet {
             .for_each(|argument| set.insert(argument));
         set
     }
+}
+
+/// What kernels that read this optional input are compiled with, if they are compiled with or without it: the constant of its name.
+pub(crate) fn constant(argument: Argument) -> Option<Constant> {
+    argument.optional_input()?;
+    let mut all = Constant::ALL.into_iter();
+    all.find(|constant| constant.name() == argument.name())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Everything that a call was given, without its memory.
 
-use super::{Argument, ByArgument};
+use super::{Argument, ArgumentSet, ByArgument};
 use crate::dtype::ScalarType;
 use crate::error::ProblemError;
 use crate::tensor::{Description, Location, VectorDescription};
@@ -91,6 +91,12 @@ impl Arguments {
     pub fn without(mut self, argument: Argument) -> Arguments {
         self.0[argument] = None;
         self
+    }
+
+    /// Which ones were given.
+    pub(crate) fn which(&self) -> ArgumentSet {
+        let all = Argument::ALL.into_iter();
+        all.filter(|&argument| self.0[argument].is_some()).collect()
     }
 
     /// What was given.

@@ -1,5 +1,6 @@
 //! The seed and the offset of a call's dropout.
 
+use super::declare::Put;
 use super::{Argument, Inputs, Operands};
 use crate::tensor::Vector;
 
@@ -39,17 +40,21 @@ impl<'a> Inputs<'a> {
     }
 }
 
-impl<'a> Operands<'a> {
-    /// Puts seed and offset there, if they were given.
-    pub(super) fn put_dropout(&mut self, given: Option<DropoutRng<'a>>) {
-        match given {
-            Some(DropoutRng::Values { seed, offset }) => {
-                self.has_dropout_values = true;
-                self.values.dropout = [seed, offset];
-            }
-            Some(DropoutRng::State(state)) => self.put(Argument::DropoutState, state),
+impl<'o> Put<'o> for Option<DropoutRng<'o>> {
+    fn put(self, operands: &mut Operands<'o>) {
+        match self {
+            Some(DropoutRng::Values { seed, offset }) => operands.put_dropout([seed, offset]),
+            Some(DropoutRng::State(state)) => operands.put(Argument::DropoutState, state),
             None => {}
         }
+    }
+}
+
+impl Operands<'_> {
+    /// Puts seed and offset there, as numbers.
+    pub(crate) fn put_dropout(&mut self, seed_and_offset: [u64; 2]) {
+        self.has_dropout_values = true;
+        self.values.dropout = seed_and_offset;
     }
 
     /// Whether seed and offset were given, as numbers or in memory.

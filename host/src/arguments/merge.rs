@@ -1,5 +1,6 @@
 //! What a merge is given, and the table of what it takes.
 
+use super::declare::{Give, arguments};
 use super::needs::{Access, Form, Need, Presence};
 use super::operation::Operation;
 use super::{Argument, Operands, Outputs};
@@ -7,20 +8,25 @@ use crate::dtype::{Dtype, ScalarType};
 use crate::problem::merge::MergeProblem;
 use crate::tensor::{Tensor, Vector};
 
-/// What a merge reads: o and lse over each of two parts of the keys.
-///
-/// A part that saw no key has an lse of −∞. Its o is not read, so it may be anything.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct MergeInputs<'a> {
-    /// Output over the first part: `[batch, seqlen, heads, head_dim]`, or packed `[total, heads, head_dim]`.
-    pub o_1: Tensor<'a>,
-    /// Row statistics of the first part, f32 `[batch, heads, seqlen]`: the natural logarithm of each row's sum of exponentials.
-    pub lse_1: Vector<'a>,
-    /// Output over the second part.
-    pub o_2: Tensor<'a>,
-    /// Row statistics of the second part.
-    pub lse_2: Vector<'a>,
+arguments! {
+    /// What a merge reads: o and lse over each of two parts of the keys.
+    ///
+    /// A part that saw no key has an lse of −∞. Its o is not read, so it may be anything.
+    #[derive(Clone, Copy, Debug)]
+    read struct MergeInputs {
+        required {
+            /// Output over the first part: `[batch, seqlen, heads, head_dim]`, or packed `[total, heads, head_dim]`.
+            o_1: Tensor = O1,
+            /// Row statistics of the first part, f32 `[batch, heads, seqlen]`: the natural logarithm of each row's sum of exponentials.
+            lse_1: Vector = Lse1,
+            /// Output over the second part.
+            o_2: Tensor = O2,
+            /// Row statistics of the second part.
+            lse_2: Vector = Lse2,
+        }
+        optional {}
+        others {}
+    }
 }
 
 impl<'a> MergeInputs<'a> {
@@ -31,29 +37,15 @@ impl<'a> MergeInputs<'a> {
         o_2: &Tensor<'a>,
         lse_2: impl Into<Vector<'a>>,
     ) -> MergeInputs<'a> {
-        MergeInputs {
-            o_1: *o_1,
-            lse_1: lse_1.into(),
-            o_2: *o_2,
-            lse_2: lse_2.into(),
-        }
+        MergeInputs::required(*o_1, lse_1.into(), *o_2, lse_2.into())
     }
 }
 
 impl<'a> Operands<'a> {
     /// Of a merge.
     pub(crate) fn merge(inputs: &MergeInputs<'a>, outputs: &'a mut Outputs<'_>) -> Operands<'a> {
-        let MergeInputs {
-            o_1,
-            lse_1,
-            o_2,
-            lse_2,
-        } = *inputs;
         let mut operands = Operands::default();
-        operands.put(Argument::O1, o_1);
-        operands.put(Argument::Lse1, lse_1);
-        operands.put(Argument::O2, o_2);
-        operands.put(Argument::Lse2, lse_2);
+        inputs.put(&mut operands);
         outputs.put(&mut operands);
         operands
     }

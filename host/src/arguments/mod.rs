@@ -2,6 +2,7 @@
 //!
 //! | file | what it holds |
 //! |---|---|
+//! | `declare.rs` | how such a struct is declared: from its fields follow its methods and its way into a call |
 //! | `given.rs` | [`Inputs`], [`Outputs`], [`Saved`], [`OutputGradients`], [`Gradients`] |
 //! | `needs.rs` | THE table: what each pass takes, of which shape and type, read or written |
 //! | `described.rs` | [`Arguments`]: everything given, without its memory; what validation and planning look at |
@@ -14,11 +15,13 @@
 //! | `score.rs` | [`ScoreInputs`]: parameters and tensors of expressions, by name; [`ScoreGradients`] |
 //! | `by_argument.rs` | [`ByArgument`]: one place for every [`Argument`]; which ones a call has |
 //!
-//! A new argument is a variant of [`Argument`], a field of one of the structs, and a row of the table. Checks, copies, addresses
-//! and the emulator follow from these.
+//! A new input of attention that a call may leave out is a row of [`ferroflash_kernels::optional_inputs`]: its field, its method, its
+//! checks, copies, address and the emulator follow from it. Any other new argument is a variant of [`Argument`], a field of one of the
+//! structs, and a row of the table of needs.
 
 mod append;
 mod by_argument;
+mod declare;
 mod described;
 mod dropout;
 mod given;
@@ -30,8 +33,8 @@ mod rotate;
 mod score;
 
 pub use append::{AppendInputs, AppendOutputs};
-pub(crate) use by_argument::ArgumentSet;
 pub use by_argument::ByArgument;
+pub(crate) use by_argument::{ArgumentSet, constant};
 pub use described::{Arguments, Given};
 pub use dropout::DropoutRng;
 pub use ferroflash_kernels::params::Argument;

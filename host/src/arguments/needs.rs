@@ -1,5 +1,7 @@
 //! What each pass takes: the one table that validation, planning, copies and backends go by.
 
+use ferroflash_kernels::params::{Extent, OptionalInput, VectorType};
+
 use super::Argument;
 use crate::dtype::ScalarType;
 use crate::problem::Problem;
@@ -80,6 +82,13 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
     use Access::{Read, Written};
     use Presence::{Optional, Required, Usual};
     let backward = pass == Pass::Backward;
+    if let Some(input) = argument.optional_input() {
+        return Some(optional_input(problem, argument, input));
+    }
+    if let Some(of) = argument.gradient_of() {
+        let is_taken = backward && problem.gives(of);
+        return Some(gradient(problem, of)?).filter(|_| is_taken);
+    }
     let of_forward = if backward { Read } else { Written };
     let of_queries = |shape| Form::Tensor {
         shape,
@@ -95,12 +104,11 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         dtype: ScalarType::F32,
         n_elems,
     };
-    let (rows, of_heads) = (numbers(problem.n_rows()), numbers(problem.heads_q() as u64));
+    let rows = numbers(problem.n_rows());
     let of_sequences = |n_elems| Form::Vector {
         dtype: ScalarType::I32,
         n_elems,
     };
-    let lengths = of_sequences(problem.batch() as u64);
     let ends = of_sequences((problem.batch() as u64).saturating_add(1));
     let (taken, presence, access, form) = match argument {
         Argument::Q => (true, Required, Read, like_q),
@@ -118,7 +126,6 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         Argument::DQ => (backward, Required, Written, like_q),
         Argument::DK => (backward, Required, Written, like_k),
         Argument::DV => (backward, Required, Written, like_v),
-        Argument::DSinks => (backward && problem.has_sinks(), Usual, Written, of_heads),
         Argument::CuSeqlensQ => (problem.total_q().is_some(), Required, Read, ends),
         Argument::CuSeqlensK => (problem.total_k().is_some(), Required, Read, ends),
         Argument::PageTable => {
@@ -136,7 +143,6 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
             };
             (problem.block_mask().is_some(), Required, Read, map)
         }
-        Argument::Sinks => (problem.has_sinks(), Required, Read, of_heads),
         Argument::DropoutState => (problem.dropout().is_some(), Optional, Read, DROPOUT_STATE),
         Argument::ScoreTensor0
         | Argument::ScoreTensor1
@@ -146,33 +152,49 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         | Argument::DScoreTensor1
         | Argument::DScoreTensor2
         | Argument::DScoreTensor3 => return score_tensor_gradient(problem, pass, argument),
-        Argument::LeftpadK | Argument::SeqUsedQ | Argument::SeqUsedK => {
-            (true, Optional, Read, lengths)
-        }
-        // Operations beside attention take these.
-        Argument::O1
-        | Argument::Lse1
-        | Argument::O2
-        | Argument::Lse2
-        | Argument::X
-        | Argument::Y
-        | Argument::CuSeqlens
-        | Argument::SeqlenOffsets
-        | Argument::KNew
-        | Argument::VNew
-        | Argument::QOut
-        | Argument::KCache
-        | Argument::VCache
-        | Argument::CuSeqlensNew
-        | Argument::SeqUsedOut
-        | Argument::Cos
-        | Argument::Sin => return None,
+        // Operations beside attention take the others.
+        _ => return None,
     };
     taken.then_some(Need {
         presence,
         access,
         form,
     })
+}
+
+/// An input that a call may leave out, unless the problem says that calls give it.
+fn optional_input(problem: &Problem, argument: Argument, input: OptionalInput) -> Need {
+    Need {
+        presence: match problem.gives(argument) {
+            true => Presence::Required,
+            false => Presence::Optional,
+        },
+        access: Access::Read,
+        form: vector(problem, input),
+    }
+}
+
+/// The gradient of such an input.
+fn gradient(problem: &Problem, of: Argument) -> Option<Need> {
+    Some(Need {
+        presence: Presence::Usual,
+        access: Access::Written,
+        form: vector(problem, of.optional_input()?),
+    })
+}
+
+/// Type and elements, as the row of an input says.
+fn vector(problem: &Problem, input: OptionalInput) -> Form {
+    Form::Vector {
+        dtype: match input.dtype {
+            VectorType::I32 => ScalarType::I32,
+            VectorType::F32 => ScalarType::F32,
+        },
+        n_elems: match input.extent {
+            Extent::Batch => problem.batch() as u64,
+            Extent::HeadsQ => problem.heads_q() as u64,
+        },
+    }
 }
 
 /// A tensor that the problem's expressions read.

@@ -127,20 +127,9 @@ impl<'a> Operands<'a> {
     }
 
     /// Puts an argument there.
-    pub(super) fn put(&mut self, argument: Argument, operand: impl Into<Operand<'a>>) {
+    pub(crate) fn put(&mut self, argument: Argument, operand: impl Into<Operand<'a>>) {
         self.given[argument] = Some(operand.into());
         self.which.insert(argument);
-    }
-
-    /// Puts an argument there, if there is one.
-    pub(super) fn put_optional(
-        &mut self,
-        argument: Argument,
-        operand: Option<impl Into<Operand<'a>>>,
-    ) {
-        if let Some(operand) = operand {
-            self.put(argument, operand);
-        }
     }
 
     /// Which arguments the call gives.

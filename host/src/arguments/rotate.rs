@@ -1,5 +1,6 @@
 //! What a rotation is given, and the table of what it takes.
 
+use super::declare::{Give, arguments};
 use super::needs::{Access, Form, Need, Presence};
 use super::operation::Operation;
 use super::{Argument, Operands};
@@ -7,21 +8,27 @@ use crate::dtype::{Dtype, ScalarType};
 use crate::problem::rotate::RotateProblem;
 use crate::tensor::{Tensor, TensorMut, Vector};
 
-/// What a rotation reads.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct RotateInputs<'a> {
-    /// Rows to be rotated: `[batch, seqlen, heads, head_dim]`, or packed `[total, heads, head_dim]`. Left out, those of the output are rotated in
-    /// place.
-    pub x: Option<Tensor<'a>>,
-    /// Cosines by position: f32 `[n_positions, rotary_dim / 2]`.
-    pub cos: Vector<'a>,
-    /// Sines by position, of the same shape.
-    pub sin: Vector<'a>,
-    /// Where each packed sequence begins, and where the last one ends: i32 `[batch + 1]`.
-    pub cu_seqlens: Option<Vector<'a>>,
-    /// At which position each sequence's first row stands: i32 `[batch]`. 0, where it is left out.
-    pub seqlen_offsets: Option<Vector<'a>>,
+arguments! {
+    /// What a rotation reads.
+    #[derive(Clone, Copy, Debug)]
+    read struct RotateInputs {
+        required {
+            /// Cosines by position: f32 `[n_positions, rotary_dim / 2]`.
+            cos: Vector = Cos,
+            /// Sines by position, of the same shape.
+            sin: Vector = Sin,
+        }
+        optional {
+            /// Rows to be rotated: `[batch, seqlen, heads, head_dim]`, or packed `[total, heads, head_dim]`. Left out, those of the
+            /// output are rotated in place.
+            x: Tensor = X,
+            /// Where each packed sequence begins, and where the last one ends: i32 `[batch + 1]`.
+            cu_seqlens: Vector = CuSeqlens,
+            /// At which position each sequence's first row stands: i32 `[batch]`. 0, where it is left out.
+            seqlen_offsets: Vector = SeqlenOffsets,
+        }
+        others {}
+    }
 }
 
 impl<'a> RotateInputs<'a> {
@@ -31,58 +38,20 @@ impl<'a> RotateInputs<'a> {
         cos: impl Into<Vector<'a>>,
         sin: impl Into<Vector<'a>>,
     ) -> RotateInputs<'a> {
-        RotateInputs {
-            x: Some(*x),
-            ..RotateInputs::in_place(cos, sin)
-        }
+        RotateInputs::in_place(cos, sin).x(x)
     }
 
     /// The tables alone: rows are rotated where they lie.
     pub fn in_place(cos: impl Into<Vector<'a>>, sin: impl Into<Vector<'a>>) -> RotateInputs<'a> {
-        RotateInputs {
-            x: None,
-            cos: cos.into(),
-            sin: sin.into(),
-            cu_seqlens: None,
-            seqlen_offsets: None,
-        }
-    }
-
-    /// With [`RotateInputs::cu_seqlens`].
-    #[must_use]
-    pub fn cu_seqlens(self, cu_seqlens: impl Into<Vector<'a>>) -> RotateInputs<'a> {
-        RotateInputs {
-            cu_seqlens: Some(cu_seqlens.into()),
-            ..self
-        }
-    }
-
-    /// With [`RotateInputs::seqlen_offsets`].
-    #[must_use]
-    pub fn seqlen_offsets(self, seqlen_offsets: impl Into<Vector<'a>>) -> RotateInputs<'a> {
-        RotateInputs {
-            seqlen_offsets: Some(seqlen_offsets.into()),
-            ..self
-        }
+        RotateInputs::required(cos.into(), sin.into())
     }
 }
 
 impl<'a> Operands<'a> {
     /// Of a rotation.
     pub(crate) fn rotate(inputs: &RotateInputs<'a>, y: &'a mut TensorMut<'_>) -> Operands<'a> {
-        let RotateInputs {
-            x,
-            cos,
-            sin,
-            cu_seqlens,
-            seqlen_offsets,
-        } = *inputs;
         let mut operands = Operands::default();
-        operands.put_optional(Argument::X, x);
-        operands.put(Argument::Cos, cos);
-        operands.put(Argument::Sin, sin);
-        operands.put_optional(Argument::CuSeqlens, cu_seqlens);
-        operands.put_optional(Argument::SeqlenOffsets, seqlen_offsets);
+        inputs.put(&mut operands);
         operands.put(Argument::Y, y.reborrow());
         operands
     }

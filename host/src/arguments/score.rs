@@ -3,6 +3,7 @@
 use ferroflash_expression::{MAX_PARAMS, MAX_TENSORS, ParamValue};
 use ferroflash_kernels::params::ScoreParams;
 
+use super::declare::Put;
 use super::{Argument, Gradients, Inputs, Operands};
 use crate::tensor::{ReadTensor, Vector, VectorMut};
 
@@ -37,7 +38,7 @@ impl<T, const N: usize> Default for Named<'_, T, N> {
 
 impl<'a, T, const N: usize> Named<'a, T, N> {
     /// One more. Those for which there is no room are counted: the call refuses them.
-    fn push(&mut self, name: &'a str, value: T) {
+    pub(crate) fn push(&mut self, name: &'a str, value: T) {
         if let Some(place) = self.values.get_mut(self.n_given) {
             *place = Some((name, value));
         }
@@ -154,12 +155,24 @@ impl<'a> Gradients<'a> {
     }
 }
 
+impl<'o> Put<'o> for ScoreInputs<'o> {
+    fn put(self, operands: &mut Operands<'o>) {
+        operands.put_score_inputs(self);
+    }
+}
+
+impl<'o> Put<'o> for &'o mut ScoreGradients<'_> {
+    fn put(self, operands: &mut Operands<'o>) {
+        operands.put_score_gradients(ScoreGradients {
+            tensors: self.tensors.reborrow(VectorMut::reborrow),
+        });
+    }
+}
+
 impl<'a> Operands<'a> {
     /// Puts the gradients that the call wants by name there.
-    pub(super) fn put_score_gradients<'g>(&mut self, gradients: &'a mut ScoreGradients<'g>) {
-        self.score_gradients = ScoreGradients {
-            tensors: gradients.tensors.reborrow(VectorMut::reborrow),
-        };
+    pub(crate) fn put_score_gradients(&mut self, gradients: ScoreGradients<'a>) {
+        self.score_gradients = gradients;
     }
 
     /// Takes them out.
@@ -173,7 +186,7 @@ impl<'a> Operands<'a> {
     }
 
     /// Puts what the call gives by name there.
-    pub(super) fn put_score_inputs(&mut self, given: ScoreInputs<'a>) {
+    pub(crate) fn put_score_inputs(&mut self, given: ScoreInputs<'a>) {
         self.score_inputs = given;
     }
 

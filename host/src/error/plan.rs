@@ -26,6 +26,9 @@ pub enum PlanError {
         /// Why it cannot.
         reason: Reason,
     },
+    /// A call that is enqueued was given no queue.
+    #[error("this call is enqueued: it needs a queue of its device")]
+    NeedsQueue,
     /// The backend has no streams to enqueue work on.
     #[error("{backend} has no streams: make the call without preparing it")]
     NotAsynchronous {

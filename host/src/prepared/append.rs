@@ -1,6 +1,6 @@
 //! An append prepared once and enqueued often.
 
-use super::Prepared;
+use super::{Enqueue, Prepared, enqueue};
 use crate::arguments::{AppendInputs, AppendOutputs, Operands};
 use crate::backend::cuda::Queue;
 use crate::error::Error;
@@ -31,8 +31,10 @@ impl PreparedAppend {
         inputs: &AppendInputs,
         outputs: &mut AppendOutputs,
     ) -> Result<(), Error> {
-        let operands = Operands::append(inputs, outputs);
-        append_lies_apart(&operands.describe())?;
-        self.prepared.enqueue(&operands, queue)
+        self.enqueue(queue, &mut Operands::append(inputs, outputs))
     }
 }
+
+enqueue!(PreparedAppend, |_: &AppendPlan, operands: &mut Operands| {
+    append_lies_apart(&operands.describe())
+});

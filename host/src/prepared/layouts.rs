@@ -99,7 +99,7 @@ impl Layouts {
         location: Location,
     ) -> Result<Arguments, ProblemError> {
         let need = |argument| need(problem, pass, argument);
-        self.needed(need, |need| unplaced(need, problem, location))
+        self.needed(need, |need| unplaced(need, Some(problem), location))
     }
 
     /// What a call needs by its table, at no address.

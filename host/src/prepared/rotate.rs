@@ -1,6 +1,6 @@
 //! A rotation prepared once and enqueued often.
 
-use super::Prepared;
+use super::{Enqueue, Prepared, enqueue};
 use crate::arguments::{Operands, RotateInputs};
 use crate::backend::cuda::Queue;
 use crate::error::Error;
@@ -31,8 +31,10 @@ impl PreparedRotate {
         inputs: &RotateInputs,
         y: &mut TensorMut,
     ) -> Result<(), Error> {
-        let operands = Operands::rotate(inputs, y);
-        rotate_lies_apart(&operands.describe())?;
-        self.prepared.enqueue(&operands, queue)
+        self.enqueue(queue, &mut Operands::rotate(inputs, y))
     }
 }
+
+enqueue!(PreparedRotate, |_: &RotatePlan, operands: &mut Operands| {
+    rotate_lies_apart(&operands.describe())
+});

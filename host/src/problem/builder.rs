@@ -1,43 +1,46 @@
 //! Collecting a problem.
 
-use super::{
-    BlockMask, Expressions, Fp8Kv, Mask, Order, Pages, Precision, Problem, SplitKv, Values,
-};
-use crate::dtype::Dtype;
+use super::{BlockMask, Fp8Kv, Mask, Number, Order, Pages, Problem, SplitKv};
 use crate::error::ProblemError;
 
 /// Collects a [`Problem`].
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct ProblemBuilder {
-    pub(super) batch: usize,
-    pub(super) heads_q: Option<usize>,
-    pub(super) heads_k: Option<usize>,
-    pub(super) seqlen_q: Option<usize>,
-    pub(super) seqlen_k: Option<usize>,
-    pub(super) head_dim: Option<usize>,
-    pub(super) head_dim_v: Option<usize>,
-    pub(super) values: Values,
-    pub(super) dtype: Dtype,
-    pub(super) mask: Mask,
-    pub(super) softmax_scale: Option<f32>,
-    pub(super) order: Order,
-    pub(super) precision: Precision,
-    pub(super) total_q: Option<usize>,
-    pub(super) total_k: Option<usize>,
-    pub(super) block_mask: Option<BlockMask>,
-    pub(super) split_kv: SplitKv,
-    pub(super) pages: Option<Pages>,
-    pub(super) fp8_kv: Option<Fp8Kv>,
-    pub(super) expressions: Expressions,
-    pub(super) sinks: bool,
-    pub(super) dropout: f32,
+    pub(super) problem: Problem,
+    /// Which of [`SIZES`] were not set.
+    unset: [bool; SIZES.len()],
 }
 
+/// The sizes that have no default.
+const SIZES: [&str; 5] = ["heads_q", "heads_k", "seqlen_q", "seqlen_k", "head_dim"];
+
 impl ProblemBuilder {
+    /// Of a problem without sizes.
+    pub(super) fn new(problem: Problem) -> ProblemBuilder {
+        let unset = [true; SIZES.len()];
+        ProblemBuilder { problem, unset }
+    }
+
+    /// Of a problem that has all.
+    pub(super) fn of(problem: Problem) -> ProblemBuilder {
+        let unset = [false; SIZES.len()];
+        ProblemBuilder { problem, unset }
+    }
+
+    pub(super) fn with(mut self, set: impl FnOnce(&mut Problem)) -> Self {
+        set(&mut self.problem);
+        self
+    }
+
+    fn size(mut self, index: usize, set: impl FnOnce(&mut Problem)) -> Self {
+        self.unset[index] = false;
+        self.with(set)
+    }
+
     /// Number of batch entries, or of sequences where they are packed; 1 unless set.
     pub fn batch(self, batch: usize) -> Self {
-        ProblemBuilder { batch, ..self }
+        self.with(|problem| problem.batch = batch)
     }
 
     /// Heads of q, k and v alike.
@@ -47,18 +50,12 @@ impl ProblemBuilder {
 
     /// Heads of q: a multiple of the heads of k and v.
     pub fn heads_q(self, heads_q: usize) -> Self {
-        ProblemBuilder {
-            heads_q: Some(heads_q),
-            ..self
-        }
+        self.size(0, |problem| problem.heads_q = heads_q)
     }
 
     /// Heads of k and v.
     pub fn heads_k(self, heads_k: usize) -> Self {
-        ProblemBuilder {
-            heads_k: Some(heads_k),
-            ..self
-        }
+        self.size(1, |problem| problem.heads_k = heads_k)
     }
 
     /// Rows of q, k and v alike.
@@ -68,58 +65,40 @@ impl ProblemBuilder {
 
     /// Rows of q and o.
     pub fn seqlen_q(self, seqlen_q: usize) -> Self {
-        ProblemBuilder {
-            seqlen_q: Some(seqlen_q),
-            ..self
-        }
+        self.size(2, |problem| problem.seqlen_q = seqlen_q)
     }
 
     /// Rows of k and v.
     pub fn seqlen_k(self, seqlen_k: usize) -> Self {
-        ProblemBuilder {
-            seqlen_k: Some(seqlen_k),
-            ..self
-        }
+        self.size(3, |problem| problem.seqlen_k = seqlen_k)
     }
 
     /// The rows of q and o of all sequences lie one sequence behind the other, `[total_q, heads_q, head_dim]`:
     /// [`crate::Inputs::cu_seqlens_q`] says where each begins. `seqlen_q` is then the most that a sequence has.
     pub fn packed_q(self, total_q: usize) -> Self {
-        ProblemBuilder {
-            total_q: Some(total_q),
-            ..self
-        }
+        self.with(|problem| problem.total_q = Some(total_q))
     }
 
     /// The rows of k and v of all sequences lie one sequence behind the other, `[total_k, heads_k, head_dim]`:
     /// [`crate::Inputs::cu_seqlens_k`] says where each begins. `seqlen_k` is then the most that a sequence has.
     pub fn packed_k(self, total_k: usize) -> Self {
-        ProblemBuilder {
-            total_k: Some(total_k),
-            ..self
-        }
+        self.with(|problem| problem.total_k = Some(total_k))
     }
 
     /// Columns of q and k; of v and o, too, but for [`ProblemBuilder::head_dim_v`].
     pub fn head_dim(self, head_dim: usize) -> Self {
-        ProblemBuilder {
-            head_dim: Some(head_dim),
-            ..self
-        }
+        self.size(4, |problem| problem.head_dim = head_dim)
     }
 
     /// Which keys a query sees; all unless set.
     pub fn mask(self, mask: Mask) -> Self {
-        ProblemBuilder { mask, ..self }
+        self.with(|problem| problem.mask = mask)
     }
 
     /// A map of blocks beside the mask: [`crate::Inputs::block_mask`] says which blocks are hidden, which the mask decides, and which
     /// are visible whatever it says. Not where sequences have lengths of their own.
     pub fn block_mask(self, block_mask: BlockMask) -> Self {
-        ProblemBuilder {
-            block_mask: Some(block_mask),
-            ..self
-        }
+        self.with(|problem| problem.block_mask = Some(block_mask))
     }
 
     /// How the forward pass divides the keys of a sequence on a GPU; [`SplitKv::Auto`] unless set. Splits work side by side, and their
@@ -127,70 +106,44 @@ impl ProblemBuilder {
     /// 2023). A number means splits of so many keys. Only flash3 and, where queries are padded, flash2 divide keys, and not under a block mask. It makes no
     /// difference to the backward pass, nor on the CPU.
     pub fn split_kv(self, split_kv: impl Into<SplitKv>) -> Self {
-        ProblemBuilder {
-            split_kv: split_kv.into(),
-            ..self
-        }
+        self.with(|problem| problem.split_kv = split_kv.into())
     }
 
     /// Keys and values lie in pages: see [`Pages`]. In the forward pass alone, and not beside packed keys or a block mask. `seqlen_k` is then
     /// the most rows that a sequence has.
     pub fn pages(self, pages: Pages) -> Self {
-        ProblemBuilder {
-            pages: Some(pages),
-            ..self
-        }
+        self.with(|problem| problem.pages = Some(pages))
     }
 
     /// Keys and values are in 8 bits, with scales: see [`Fp8Kv`]. In the forward pass alone.
     pub fn fp8_kv(self, scales: Fp8Kv) -> Self {
-        ProblemBuilder {
-            fp8_kv: Some(scales),
-            ..self
-        }
+        self.with(|problem| problem.fp8_kv = Some(scales))
     }
 
     /// Factor of the scores; 1/√head_dim unless set.
     pub fn softmax_scale(self, softmax_scale: f32) -> Self {
-        ProblemBuilder {
-            softmax_scale: Some(softmax_scale),
-            ..self
-        }
+        self.with(|problem| problem.softmax_scale = Some(Number::of(softmax_scale)))
     }
 
     /// Order of the sums of the backward pass; deterministic unless set.
     pub fn order(self, order: Order) -> Self {
-        ProblemBuilder { order, ..self }
+        self.with(|problem| problem.order = order)
     }
 
     /// The problem; an error names a size that was not set. Whether the sizes make sense is checked by whoever uses
     /// the problem: see [`crate::validate`].
     pub fn build(self) -> Result<Problem, ProblemError> {
-        let set = |value: Option<usize>, field| value.ok_or(ProblemError::Unset { field });
+        let mut unset = SIZES.into_iter().zip(self.unset);
+        if let Some((field, _)) = unset.find(|(_, unset)| *unset) {
+            return Err(ProblemError::Unset { field });
+        }
+        let problem = self.problem;
         Ok(Problem {
-            batch: self.batch,
-            heads_q: set(self.heads_q, "heads_q")?,
-            heads_k: set(self.heads_k, "heads_k")?,
-            seqlen_q: set(self.seqlen_q, "seqlen_q")?,
-            seqlen_k: set(self.seqlen_k, "seqlen_k")?,
-            head_dim: set(self.head_dim, "head_dim")?,
             // One way to say that they are alike.
-            head_dim_v: self.head_dim_v.filter(|_| self.head_dim_v != self.head_dim),
-            values: self.values,
-            dtype: self.dtype,
-            mask: self.mask,
-            softmax_scale: self.softmax_scale,
-            order: self.order,
-            precision: self.precision,
-            total_q: self.total_q,
-            total_k: self.total_k,
-            block_mask: self.block_mask,
-            split_kv: self.split_kv,
-            pages: self.pages,
-            fp8_kv: self.fp8_kv,
-            expressions: self.expressions,
-            sinks: self.sinks,
-            dropout: self.dropout,
+            head_dim_v: problem
+                .head_dim_v
+                .filter(|&columns| columns != problem.head_dim),
+            ..problem
         })
     }
 }

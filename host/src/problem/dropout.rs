@@ -2,7 +2,7 @@
 
 pub(crate) mod philox;
 
-use super::{Problem, ProblemBuilder};
+use super::{Number, Problem, ProblemBuilder};
 
 /// Random numbers of a byte.
 const BYTES: u32 = 256;
@@ -74,19 +74,20 @@ impl ProblemBuilder {
     /// # Ok::<(), ferroflash::Error>(())
     /// ```
     pub fn dropout(self, p: f32) -> Self {
-        ProblemBuilder { dropout: p, ..self }
+        self.with(|problem| problem.dropout = Number::of(p))
     }
 }
 
 impl Problem {
     /// The probability that was asked for; 0 where no weight is dropped.
     pub fn dropout_p(&self) -> f32 {
-        self.dropout
+        self.dropout.get()
     }
 
     /// How many weights are dropped, if some are.
     pub fn dropout(&self) -> Option<Dropout> {
-        (self.dropout > 0.0).then(|| Dropout::of(self.dropout))
+        let p = self.dropout_p();
+        (p > 0.0).then(|| Dropout::of(p))
     }
 
     /// Sinks and dropout in words, where there are some: `, sinks, dropout 0.1015625`.

@@ -19,7 +19,7 @@ impl ProblemBuilder {
     /// # Ok::<(), ferroflash::Error>(())
     /// ```
     pub fn precision(self, precision: Precision) -> Self {
-        ProblemBuilder { precision, ..self }
+        self.with(|problem| problem.precision = precision)
     }
 }
 

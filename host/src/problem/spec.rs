@@ -5,6 +5,7 @@ use ferroflash_kernels::params::Window;
 use ferroflash_kernels::spec::{Constant, Spec};
 
 use super::{Precision, Problem};
+use crate::arguments::constant;
 
 impl Problem {
     /// On which sides the mask hides a key from some query. A causal mask over a single query, for instance, hides none.
@@ -57,7 +58,8 @@ impl Problem {
         let spec = with(spec, bounds.left, Constant::LeftBound);
         let spec = with(spec, bounds.prefix, Constant::Prefix);
         let spec = with(spec, self.pages.is_some(), Constant::Pages);
-        let spec = with(spec, self.sinks, Constant::Sinks);
+        let given = self.given.iter().filter_map(constant);
+        let spec = given.fold(spec, Spec::with);
         let spec = with(spec, self.dropout().is_some(), Constant::Dropout);
         let edit = self.edit_parts();
         let spec = with(spec, edit.is_some(), Constant::Score);

@@ -40,10 +40,7 @@ impl ProblemBuilder {
     /// # Ok::<(), ferroflash::Error>(())
     /// ```
     pub fn head_dim_v(self, head_dim_v: usize) -> Self {
-        ProblemBuilder {
-            head_dim_v: Some(head_dim_v),
-            ..self
-        }
+        self.with(|problem| problem.head_dim_v = Some(head_dim_v))
     }
 
     /// The value of a key is the first [`head_dim_v`](ProblemBuilder::head_dim_v) columns of its row, and no v is given:
@@ -76,10 +73,7 @@ impl ProblemBuilder {
     /// # Ok::<(), ferroflash::Error>(())
     /// ```
     pub fn values_in_keys(self) -> Self {
-        ProblemBuilder {
-            values: Values::InKeys,
-            ..self
-        }
+        self.with(|problem| problem.values = Values::InKeys)
     }
 }
 

@@ -93,11 +93,7 @@ impl<'a> Tensor<'a> {
 
     /// Any layout whose first element is the first of the slice.
     pub fn strided<T: Scalar>(data: &'a [T], layout: Layout) -> Result<Tensor<'a>, ProblemError> {
-        inside(layout, data.len() as u64)?;
-        Ok(Tensor {
-            memory: Memory::Host(T::wrap(data)),
-            layout,
-        })
+        Tensor::over(Memory::Host(T::wrap(data)), layout)
     }
 
     /// q, k and v out of one contiguous `[batch, seqlen, 3, heads, head_dim]`.
@@ -128,11 +124,13 @@ impl<'a> Tensor<'a> {
 
     /// Any layout over memory of a device.
     pub fn device(slice: DeviceSlice<'a>, layout: Layout) -> Result<Tensor<'a>, ProblemError> {
-        inside(layout, slice.n_elems())?;
-        Ok(Tensor {
-            memory: Memory::Device(slice),
-            layout,
-        })
+        Tensor::over(Memory::Device(slice), layout)
+    }
+
+    /// Any layout over any memory.
+    pub(crate) fn over(memory: Memory<'a>, layout: Layout) -> Result<Tensor<'a>, ProblemError> {
+        inside(layout, memory.n_elems())?;
+        Ok(Tensor { memory, layout })
     }
 
     /// Shape and strides.
@@ -157,6 +155,12 @@ impl<'a> Tensor<'a> {
 
     pub(crate) fn memory(&self) -> &Memory<'a> {
         &self.memory
+    }
+}
+
+impl<'a> From<&Tensor<'a>> for Tensor<'a> {
+    fn from(tensor: &Tensor<'a>) -> Tensor<'a> {
+        *tensor
     }
 }
 
@@ -193,11 +197,7 @@ impl<'a> TensorMut<'a> {
         data: &'a mut [T],
         layout: Layout,
     ) -> Result<TensorMut<'a>, ProblemError> {
-        inside(layout, data.len() as u64)?;
-        Ok(TensorMut {
-            memory: MemoryMut::Host(T::wrap_mut(data)),
-            layout,
-        })
+        TensorMut::over(MemoryMut::Host(T::wrap_mut(data)), layout)
     }
 
     /// As [`Tensor::device`].
@@ -205,11 +205,16 @@ impl<'a> TensorMut<'a> {
         slice: DeviceSliceMut<'a>,
         layout: Layout,
     ) -> Result<TensorMut<'a>, ProblemError> {
-        inside(layout, slice.n_elems())?;
-        Ok(TensorMut {
-            memory: MemoryMut::Device(slice),
-            layout,
-        })
+        TensorMut::over(MemoryMut::Device(slice), layout)
+    }
+
+    /// As [`Tensor::over`].
+    pub(crate) fn over(
+        memory: MemoryMut<'a>,
+        layout: Layout,
+    ) -> Result<TensorMut<'a>, ProblemError> {
+        inside(layout, memory.n_elems())?;
+        Ok(TensorMut { memory, layout })
     }
 
     /// Shape and strides.

@@ -20,16 +20,17 @@ pub struct VectorMut<'a> {
 impl<'a> Vector<'a> {
     /// Memory of the host.
     pub fn of<T: Scalar>(data: &'a [T]) -> Vector<'a> {
-        Vector {
-            memory: Memory::Host(T::wrap(data)),
-        }
+        Vector::over(Memory::Host(T::wrap(data)))
     }
 
     /// Memory of a device.
     pub fn device(slice: DeviceSlice<'a>) -> Vector<'a> {
-        Vector {
-            memory: Memory::Device(slice),
-        }
+        Vector::over(Memory::Device(slice))
+    }
+
+    /// Any memory.
+    pub(crate) fn over(memory: Memory<'a>) -> Vector<'a> {
+        Vector { memory }
     }
 
     /// The slice; `None` when it holds another type or lies on a device.
@@ -55,16 +56,17 @@ impl<'a> Vector<'a> {
 impl<'a> VectorMut<'a> {
     /// Memory of the host.
     pub fn of<T: Scalar>(data: &'a mut [T]) -> VectorMut<'a> {
-        VectorMut {
-            memory: MemoryMut::Host(T::wrap_mut(data)),
-        }
+        VectorMut::over(MemoryMut::Host(T::wrap_mut(data)))
     }
 
     /// Memory of a device.
     pub fn device(slice: DeviceSliceMut<'a>) -> VectorMut<'a> {
-        VectorMut {
-            memory: MemoryMut::Device(slice),
-        }
+        VectorMut::over(MemoryMut::Device(slice))
+    }
+
+    /// Any memory.
+    pub(crate) fn over(memory: MemoryMut<'a>) -> VectorMut<'a> {
+        VectorMut { memory }
     }
 
     /// The slice; `None` when it holds another type or lies on a device.

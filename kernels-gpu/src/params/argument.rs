@@ -4,160 +4,238 @@ use core::fmt;
 
 use super::{TensorMap, TensorView};
 
-/// One argument of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Argument {
-    /// Queries.
-    Q,
-    /// Keys.
-    K,
-    /// Values.
-    V,
-    /// Output.
-    O,
-    /// Row statistics.
-    Lse,
-    /// Weights: softmax of the scores.
-    Weights,
-    /// Gradient of the output.
-    DO,
-    /// Gradient of the row statistics.
-    DLse,
-    /// Gradient of the queries.
-    DQ,
-    /// Gradient of the keys.
-    DK,
-    /// Gradient of the values.
-    DV,
-    /// Gradient of the sinks.
-    DSinks,
-    /// Gradient of the first tensor that an expression of scores reads.
-    DScoreTensor0,
-    /// Of the second one.
-    DScoreTensor1,
-    /// Of the third one.
-    DScoreTensor2,
-    /// Of the fourth one.
-    DScoreTensor3,
-    /// Where each sequence's rows of q begin, and where the last one's end.
-    CuSeqlensQ,
-    /// Where each sequence's rows of k and v begin, and where the last one's end.
-    CuSeqlensK,
-    /// How many of its rows of q each sequence uses.
-    SeqUsedQ,
-    /// How many of its rows of k and v each sequence uses.
-    SeqUsedK,
-    /// At which of its rows of k and v each sequence begins.
-    LeftpadK,
-    /// Which page of the pool each page of a sequence's keys and values is.
-    PageTable,
-    /// Scales of keys in 8 bits.
-    KDescale,
-    /// Scales of values in 8 bits.
-    VDescale,
-    /// The map of a block mask.
-    BlockMask,
-    /// The sinks of the heads.
-    Sinks,
-    /// Seed and offset of dropout.
-    DropoutState,
-    /// The first tensor that an expression of scores reads.
-    ScoreTensor0,
-    /// The second one.
-    ScoreTensor1,
-    /// The third one.
-    ScoreTensor2,
-    /// The fourth one.
-    ScoreTensor3,
-    /// Output over the first part of the keys.
-    O1,
-    /// Row statistics of the first part of the keys.
-    Lse1,
-    /// Output over the second part of the keys.
-    O2,
-    /// Row statistics of the second part of the keys.
-    Lse2,
-    /// Rows to be rotated by their positions; of the backward pass, the gradient of the rotated rows.
-    X,
-    /// The same rows, rotated.
-    Y,
-    /// Where each sequence's rows of x begin, and where the last one's end.
-    CuSeqlens,
-    /// At which position each sequence's first row of x stands.
-    SeqlenOffsets,
-    /// Rows of k that are appended to a cache.
-    KNew,
-    /// Rows of v that are appended to a cache.
-    VNew,
-    /// Queries rotated by their positions.
-    QOut,
-    /// Cache of keys.
-    KCache,
-    /// Cache of values.
-    VCache,
-    /// Where each sequence's new rows begin, and where the last one's end.
-    CuSeqlensNew,
-    /// How many rows of the cache each sequence uses when its new rows have been appended.
-    SeqUsedOut,
-    /// Cosines by position.
-    Cos,
-    /// Sines by position.
-    Sin,
+/// The inputs of attention that a call may leave out without another word: each declared once, here.
+///
+/// A row is a vector: its variant and its name, the type and the number of its elements, its gradient if it has one. From it
+/// follow the variant of [`Argument`]; the field and the method of the host's `Inputs` (and `Gradients`), with this
+/// documentation; what calls are checked by; where its address goes; and what bindings may be given. A kernel that reads it asks
+/// for the [`Constant`](crate::spec::Constant) of the same name, if it has one, and has a place for its address among its parameters.
+///
+/// The macro `$with` is given the tokens in parentheses, then the rows.
+#[macro_export]
+macro_rules! optional_inputs {
+    ($with:ident!($($before:tt)*)) => {
+        $with! {
+            $($before)*
+            /// How many of its queries each sequence uses, from the first on: i32 `[batch]`. All, where it is left out.
+            SeqUsedQ seqused_q: I32 [Batch];
+            /// How many of its keys and values each sequence uses, from the first on: i32 `[batch]`. All, where it is left out.
+            SeqUsedK seqused_k: I32 [Batch];
+            /// At which of its keys and values each sequence begins: i32 `[batch]`. The used keys (`seqused_k`) are counted from the
+            /// first row on, the padding before this one among them. 0, where it is left out.
+            LeftpadK leftpad_k: I32 [Batch];
+            /// The sinks of the heads: f32 `[heads_q]`. The softmax of each query head has one term more in its denominator, exp of
+            /// the head's sink, a learned number:
+            ///
+            /// ```text
+            /// o   = Σ exp(s_j) v_j / (Σ exp(s_j) + exp(sink))        s_j = q·k_j · softmax_scale
+            /// lse = ln(Σ exp(s_j) + exp(sink))
+            /// ```
+            ///
+            /// So a head's weights may add up to less than 1. A sink is finite or −∞, which makes no difference; it is not
+            /// multiplied by the scale. A row of a sequence that sees no key has o = 0 and lse = sink. Gradients of q, k and v
+            /// follow, and that of the sinks, `d_sink = Σ over rows of exp(sink − lse) (d_lse − rowsum(d_o ∘ o))`, is written where
+            /// `d_sinks` asks for it. On every backend, beside every mask, expressions, lengths, pages and split keys.
+            ///
+            /// GPT-OSS has such sinks (gpt-oss model card, OpenAI 2025, arXiv:2508.10925, section 2.2); the term goes back to
+            /// Miller 2023, "Attention is off by one", and the word to StreamingLLM (Xiao et al. 2023, arXiv:2309.17453).
+            Sinks sinks: F32 [HeadsQ], gradient DSinks d_sinks;
+        }
+    };
+}
+
+/// How many elements a vector has, in the words of a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Extent {
+    /// One for each sequence of the batch.
+    Batch,
+    /// One for each query head.
+    HeadsQ,
+}
+
+/// Type of a vector's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum VectorType {
+    /// Lengths.
+    I32,
+    /// Numbers.
+    F32,
+}
+
+/// What a row of [`optional_inputs`](crate::optional_inputs) says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OptionalInput {
+    /// Type of its elements.
+    pub dtype: VectorType,
+    /// Their number.
+    pub extent: Extent,
+    /// Its gradient, of the same type and number; `None`: it has none.
+    pub gradient: Option<Argument>,
+}
+
+/// [`Argument`]: the arguments in braces, then the optional inputs and their gradients.
+macro_rules! arguments {
+    (
+        { $($(#[$doc:meta])* $variant:ident = $name:literal,)* }
+        $(
+            $(#[$optional_doc:meta])*
+            $optional:ident $field:ident: $dtype:ident [$extent:ident] $(, gradient $gradient:ident $gradient_field:ident)?;
+        )*
+    ) => {
+        /// One argument of a call.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Argument {
+            $($(#[$doc])* $variant,)*
+            $($(#[$optional_doc])* $optional,)*
+            $($(#[doc = concat!("Gradient of ", stringify!($field), ".")] $gradient,)?)*
+        }
+
+        impl Argument {
+            /// All of them, in their order.
+            pub const ALL: [Argument; Argument::LIST.len()] = {
+                let mut all = [Argument::Q; Argument::LIST.len()];
+                let mut at = 0;
+                while at < all.len() {
+                    all[at] = Argument::LIST[at];
+                    at += 1;
+                }
+                all
+            };
+
+            const LIST: &[Argument] = &[
+                $(Argument::$variant,)*
+                $(Argument::$optional,)*
+                $($(Argument::$gradient,)?)*
+            ];
+
+            /// Its name, as messages have it.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Argument::$variant => $name,)*
+                    $(Argument::$optional => stringify!($field),)*
+                    $($(Argument::$gradient => stringify!($gradient_field),)?)*
+                }
+            }
+
+            /// What its row says, if it is one of the [`optional_inputs`](crate::optional_inputs).
+            pub const fn optional_input(self) -> Option<OptionalInput> {
+                match self {
+                    $(Argument::$optional => Some(OptionalInput {
+                        dtype: VectorType::$dtype,
+                        extent: Extent::$extent,
+                        gradient: arguments!(@gradient $($gradient)?),
+                    }),)*
+                    _ => None,
+                }
+            }
+
+            /// Of which input it is the gradient, if it is that of one of the [`optional_inputs`](crate::optional_inputs).
+            pub const fn gradient_of(self) -> Option<Argument> {
+                match self {
+                    $($(Argument::$gradient => Some(Argument::$optional),)?)*
+                    _ => None,
+                }
+            }
+        }
+    };
+    (@gradient) => { None };
+    (@gradient $gradient:ident) => { Some(Argument::$gradient) };
+}
+
+optional_inputs! {
+    arguments!(
+        {
+            /// Queries.
+            Q = "q",
+            /// Keys.
+            K = "k",
+            /// Values.
+            V = "v",
+            /// Output.
+            O = "o",
+            /// Row statistics.
+            Lse = "lse",
+            /// Weights: softmax of the scores.
+            Weights = "weights",
+            /// Gradient of the output.
+            DO = "d_o",
+            /// Gradient of the row statistics.
+            DLse = "d_lse",
+            /// Gradient of the queries.
+            DQ = "d_q",
+            /// Gradient of the keys.
+            DK = "d_k",
+            /// Gradient of the values.
+            DV = "d_v",
+            /// Gradient of the first tensor that an expression of scores reads.
+            DScoreTensor0 = "d_score_tensors[0]",
+            /// Of the second one.
+            DScoreTensor1 = "d_score_tensors[1]",
+            /// Of the third one.
+            DScoreTensor2 = "d_score_tensors[2]",
+            /// Of the fourth one.
+            DScoreTensor3 = "d_score_tensors[3]",
+            /// Where each sequence's rows of q begin, and where the last one's end.
+            CuSeqlensQ = "cu_seqlens_q",
+            /// Where each sequence's rows of k and v begin, and where the last one's end.
+            CuSeqlensK = "cu_seqlens_k",
+            /// Which page of the pool each page of a sequence's keys and values is.
+            PageTable = "page_table",
+            /// Scales of keys in 8 bits.
+            KDescale = "k_descale",
+            /// Scales of values in 8 bits.
+            VDescale = "v_descale",
+            /// The map of a block mask.
+            BlockMask = "block_mask",
+            /// Seed and offset of dropout.
+            DropoutState = "dropout_state",
+            /// The first tensor that an expression of scores reads.
+            ScoreTensor0 = "score_tensors[0]",
+            /// The second one.
+            ScoreTensor1 = "score_tensors[1]",
+            /// The third one.
+            ScoreTensor2 = "score_tensors[2]",
+            /// The fourth one.
+            ScoreTensor3 = "score_tensors[3]",
+            /// Output over the first part of the keys.
+            O1 = "o_1",
+            /// Row statistics of the first part of the keys.
+            Lse1 = "lse_1",
+            /// Output over the second part of the keys.
+            O2 = "o_2",
+            /// Row statistics of the second part of the keys.
+            Lse2 = "lse_2",
+            /// Rows to be rotated by their positions; of the backward pass, the gradient of the rotated rows.
+            X = "x",
+            /// The same rows, rotated.
+            Y = "y",
+            /// Where each sequence's rows of x begin, and where the last one's end.
+            CuSeqlens = "cu_seqlens",
+            /// At which position each sequence's first row of x stands.
+            SeqlenOffsets = "seqlen_offsets",
+            /// Rows of k that are appended to a cache.
+            KNew = "k_new",
+            /// Rows of v that are appended to a cache.
+            VNew = "v_new",
+            /// Queries rotated by their positions.
+            QOut = "q_out",
+            /// Cache of keys.
+            KCache = "k_cache",
+            /// Cache of values.
+            VCache = "v_cache",
+            /// Where each sequence's new rows begin, and where the last one's end.
+            CuSeqlensNew = "cu_seqlens_new",
+            /// How many rows of the cache each sequence uses when its new rows have been appended.
+            SeqUsedOut = "seqused_out",
+            /// Cosines by position.
+            Cos = "cos",
+            /// Sines by position.
+            Sin = "sin",
+        }
+    )
 }
 
 impl Argument {
-    /// All of them, in their order.
-    pub const ALL: [Argument; 48] = [
-        Argument::Q,
-        Argument::K,
-        Argument::V,
-        Argument::O,
-        Argument::Lse,
-        Argument::Weights,
-        Argument::DO,
-        Argument::DLse,
-        Argument::DQ,
-        Argument::DK,
-        Argument::DV,
-        Argument::DSinks,
-        Argument::DScoreTensor0,
-        Argument::DScoreTensor1,
-        Argument::DScoreTensor2,
-        Argument::DScoreTensor3,
-        Argument::CuSeqlensQ,
-        Argument::CuSeqlensK,
-        Argument::SeqUsedQ,
-        Argument::SeqUsedK,
-        Argument::LeftpadK,
-        Argument::PageTable,
-        Argument::KDescale,
-        Argument::VDescale,
-        Argument::BlockMask,
-        Argument::Sinks,
-        Argument::DropoutState,
-        Argument::ScoreTensor0,
-        Argument::ScoreTensor1,
-        Argument::ScoreTensor2,
-        Argument::ScoreTensor3,
-        Argument::O1,
-        Argument::Lse1,
-        Argument::O2,
-        Argument::Lse2,
-        Argument::X,
-        Argument::Y,
-        Argument::CuSeqlens,
-        Argument::SeqlenOffsets,
-        Argument::KNew,
-        Argument::VNew,
-        Argument::QOut,
-        Argument::KCache,
-        Argument::VCache,
-        Argument::CuSeqlensNew,
-        Argument::SeqUsedOut,
-        Argument::Cos,
-        Argument::Sin,
-    ];
-
     /// The tensors that expressions of scores read, in their order.
     pub const SCORE_TENSORS: [Argument; 4] = [
         Argument::ScoreTensor0,
@@ -174,58 +252,10 @@ impl Argument {
         Argument::DScoreTensor3,
     ];
 
-    /// Its name, as messages have it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Argument::Q => "q",
-            Argument::K => "k",
-            Argument::V => "v",
-            Argument::O => "o",
-            Argument::Lse => "lse",
-            Argument::Weights => "weights",
-            Argument::DO => "d_o",
-            Argument::DLse => "d_lse",
-            Argument::DQ => "d_q",
-            Argument::DK => "d_k",
-            Argument::DV => "d_v",
-            Argument::DSinks => "d_sinks",
-            Argument::DScoreTensor0 => "d_score_tensors[0]",
-            Argument::DScoreTensor1 => "d_score_tensors[1]",
-            Argument::DScoreTensor2 => "d_score_tensors[2]",
-            Argument::DScoreTensor3 => "d_score_tensors[3]",
-            Argument::CuSeqlensQ => "cu_seqlens_q",
-            Argument::CuSeqlensK => "cu_seqlens_k",
-            Argument::SeqUsedQ => "seqused_q",
-            Argument::SeqUsedK => "seqused_k",
-            Argument::LeftpadK => "leftpad_k",
-            Argument::PageTable => "page_table",
-            Argument::KDescale => "k_descale",
-            Argument::VDescale => "v_descale",
-            Argument::BlockMask => "block_mask",
-            Argument::Sinks => "sinks",
-            Argument::DropoutState => "dropout_state",
-            Argument::ScoreTensor0 => "score_tensors[0]",
-            Argument::ScoreTensor1 => "score_tensors[1]",
-            Argument::ScoreTensor2 => "score_tensors[2]",
-            Argument::ScoreTensor3 => "score_tensors[3]",
-            Argument::O1 => "o_1",
-            Argument::Lse1 => "lse_1",
-            Argument::O2 => "o_2",
-            Argument::Lse2 => "lse_2",
-            Argument::X => "x",
-            Argument::Y => "y",
-            Argument::CuSeqlens => "cu_seqlens",
-            Argument::SeqlenOffsets => "seqlen_offsets",
-            Argument::KNew => "k_new",
-            Argument::VNew => "v_new",
-            Argument::QOut => "q_out",
-            Argument::KCache => "k_cache",
-            Argument::VCache => "v_cache",
-            Argument::CuSeqlensNew => "cu_seqlens_new",
-            Argument::SeqUsedOut => "seqused_out",
-            Argument::Cos => "cos",
-            Argument::Sin => "sin",
-        }
+    /// The argument of this name.
+    pub fn from_name(name: &str) -> Option<Argument> {
+        let mut all = Argument::ALL.into_iter();
+        all.find(|argument| argument.name() == name)
     }
 }
 

@@ -1,0 +1,552 @@
+//! The layer that bindings call: a pass or an operation on addresses, each under the name of its [`Argument`].
+//!
+//! A framework's tensors are addresses, shapes and strides that its own counters keep alive. What the safe calls know by types
+//! ([`Inputs`](crate::Inputs), [`Outputs`](crate::Outputs), …) is here a list, so that a binding hands on what it is given by a
+//! loop, and an input that ferroflash learns is there in every binding at once. Types, shapes and which arguments there are come
+//! from the one table that the safe calls are checked by ([`Call::needs`]); strides and what may be left out from [`Layouts`].
+//!
+//! ```
+//! use ferroflash::arguments::Argument;
+//! use ferroflash::prepared::Layouts;
+//! use ferroflash::raw::{Addresses, Call, Values};
+//! use ferroflash::{Attention, Device, Dtype, PlanCache, Problem};
+//!
+//! let problem = Problem::builder(Dtype::F32).seqlen(2).heads(1).head_dim(4).build()?;
+//! let attention = Attention::new(&Device::cpu(), problem)?;
+//! let call = Call::forward(&attention, &Layouts::contiguous().without(Argument::Lse), &PlanCache::new(8))?;
+//!
+//! let (q, k, v, mut o) = ([0f32; 8], [1f32; 8], [2f32; 8], [0f32; 8]);
+//! let addresses = Addresses::default()
+//!     .with(Argument::Q, q.as_ptr().expose_provenance() as u64)
+//!     .with(Argument::K, k.as_ptr().expose_provenance() as u64)
+//!     .with(Argument::V, v.as_ptr().expose_provenance() as u64)
+//!     .with(Argument::O, o.as_mut_ptr().expose_provenance() as u64);
+//! // SAFETY: eight f32 lie at each address, and nobody else uses those of o.
+//! unsafe { call.run(&addresses, &Values::default(), None)? };
+//! assert_eq!(o, v);
+//! # Ok::<(), ferroflash::Error>(())
+//! ```
+#![allow(unsafe_code)]
+
+use std::slice;
+use std::sync::Arc;
+
+use ferroflash_expression::ParamValue;
+use float8::F8E4M3;
+use half::{bf16, f16};
+
+use crate::append::Append;
+use crate::arguments::{
+    Access, Argument, Arguments, ByArgument, Given, Need, Operand, Operands, Operation,
+    ScoreGradients, ScoreInputs, need,
+};
+use crate::attention::Attention;
+use crate::backend::cuda::Queue;
+use crate::cache::PlanCache;
+use crate::device::Device;
+use crate::dtype::{Dtype, HostData, HostDataMut, ScalarType};
+use crate::error::{Error, PlanError, ProblemError, ScoreError};
+use crate::merge::Merge;
+use crate::plan::workspace::ALIGNMENT_BYTES;
+use crate::prepared::{Enqueue, Layouts};
+use crate::problem::Problem;
+use crate::rotary::Direction;
+use crate::rotate::Rotate;
+use crate::tensor::{
+    DeviceSlice, DeviceSliceMut, Location, Memory, MemoryMut, ReadTensor, Tensor, TensorMut,
+    Vector, VectorMut,
+};
+use crate::validate::{Pass, unplaced};
+
+/// A pass or an operation on a device: planned, and run on addresses.
+///
+/// On a GPU a run enqueues and returns; elsewhere it computes.
+#[derive(Clone, Debug)]
+pub struct Call {
+    work: Work,
+    /// What calls give, as [`Layouts`] say, at no address.
+    arguments: Arguments,
+    /// On a GPU.
+    prepared: Option<Arc<dyn Enqueue>>,
+}
+
+/// What is computed, on which device.
+#[derive(Clone, Debug)]
+enum Work {
+    Attention(Attention, Pass),
+    Append(Append),
+    Rotate(Rotate, Direction),
+    Merge(Merge),
+}
+
+/// Where the arguments of a run lie, by name. An argument that is not given has no address; one without elements may have any.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Addresses(ByArgument<Option<u64>>);
+
+/// What a run is given by value or by a name of its own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Values<'a> {
+    /// Seed and offset of dropout, unless they lie in memory ([`Argument::DropoutState`]).
+    pub dropout: Option<[u64; 2]>,
+    /// Parameters that the problem's expressions name.
+    pub score_params: &'a [(&'a str, ParamValue)],
+    /// Tensors that the problem's expressions name.
+    pub score_tensors: &'a [ScoreTensor<'a>],
+    /// Where gradients of such tensors go, contiguous, of the tensor's type and the shape that
+    /// [`Problem::score_gradient_shape`] says.
+    pub d_score_tensors: &'a [(&'a str, u64)],
+}
+
+/// A tensor that an expression reads; of which type, the expression says.
+#[derive(Clone, Copy, Debug)]
+pub struct ScoreTensor<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Of its first element.
+    pub address: u64,
+    /// Elements of each dimension.
+    pub shape: &'a [usize],
+    /// Elements from one of a dimension to the next.
+    pub strides: &'a [i64],
+}
+
+impl Addresses {
+    /// With the address of this argument.
+    #[must_use]
+    pub fn with(mut self, argument: Argument, address: u64) -> Addresses {
+        self.set(argument, address);
+        self
+    }
+
+    /// Says where this argument lies.
+    pub fn set(&mut self, argument: Argument, address: u64) {
+        self.0[argument] = Some(address);
+    }
+
+    /// Where this argument lies, if it is given.
+    pub fn get(&self, argument: Argument) -> Option<u64> {
+        self.0[argument]
+    }
+}
+
+impl FromIterator<(Argument, u64)> for Addresses {
+    fn from_iter<I: IntoIterator<Item = (Argument, u64)>>(addresses: I) -> Addresses {
+        let mut all = Addresses::default();
+        for (argument, address) in addresses {
+            all.set(argument, address);
+        }
+        all
+    }
+}
+
+impl Call {
+    /// The forward pass, for tensors of these layouts. On a GPU it is prepared, or taken from those that the cache keeps.
+    pub fn forward(
+        attention: &Attention,
+        layouts: &Layouts,
+        kept: &PlanCache,
+    ) -> Result<Call, Error> {
+        let work = Work::Attention(attention.clone(), Pass::Forward);
+        Call::new(work, layouts, || Ok(kept.forward(attention, layouts)?))
+    }
+
+    /// The backward pass, as [`Call::forward`].
+    pub fn backward(
+        attention: &Attention,
+        layouts: &Layouts,
+        kept: &PlanCache,
+    ) -> Result<Call, Error> {
+        let work = Work::Attention(attention.clone(), Pass::Backward);
+        Call::new(work, layouts, || Ok(kept.backward(attention, layouts)?))
+    }
+
+    /// An append, as [`Call::forward`].
+    pub fn append(append: &Append, layouts: &Layouts, kept: &PlanCache) -> Result<Call, Error> {
+        let work = Work::Append(append.clone());
+        Call::new(work, layouts, || Ok(kept.append(append, layouts)?))
+    }
+
+    /// A rotation, as [`Call::forward`].
+    pub fn rotate(
+        rotate: &Rotate,
+        direction: Direction,
+        layouts: &Layouts,
+        kept: &PlanCache,
+    ) -> Result<Call, Error> {
+        let work = Work::Rotate(rotate.clone(), direction);
+        Call::new(work, layouts, || {
+            Ok(kept.rotate(rotate, direction, layouts)?)
+        })
+    }
+
+    /// A merge, as [`Call::forward`]; it is prepared anew.
+    pub fn merge(merge: &Merge, layouts: &Layouts) -> Result<Call, Error> {
+        let work = Work::Merge(merge.clone());
+        Call::new(work, layouts, || Ok(Arc::new(merge.prepare(layouts)?)))
+    }
+
+    fn new(
+        work: Work,
+        layouts: &Layouts,
+        prepare: impl FnOnce() -> Result<Arc<dyn Enqueue>, Error>,
+    ) -> Result<Call, Error> {
+        let prepared = match work.device().as_cuda() {
+            Some(_) => Some(prepare()?),
+            None => None,
+        };
+        let arguments = layouts.needed(|argument| work.need(argument), |need| work.unplaced(need));
+        Ok(Call {
+            arguments: arguments?,
+            work,
+            prepared,
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Device {
+        self.work.device()
+    }
+
+    /// The problem of a pass of attention.
+    pub fn problem(&self) -> Option<&Problem> {
+        match &self.work {
+            Work::Attention(attention, _) => Some(attention.problem()),
+            _ => None,
+        }
+    }
+
+    /// The arguments that a run takes by address, without these: those that it needs, and those that [`Layouts`] say it is given. It
+    /// may be given others that may be left out.
+    pub fn needs(&self) -> impl Iterator<Item = (Argument, &Given)> {
+        // Tensors of expressions are given by their names.
+        let all = Argument::ALL.into_iter();
+        let all = all.filter(|argument| !Argument::SCORE_TENSORS.contains(argument));
+        all.filter_map(|argument| Some((argument, self.arguments.get(argument)?)))
+    }
+
+    /// Whether a run takes an argument of this name.
+    pub fn takes(&self, argument: Argument) -> bool {
+        self.work.need(argument).is_some()
+    }
+
+    /// Bytes of device memory that a run needs beside its arguments, at a multiple of [`ALIGNMENT_BYTES`], and at least as many; 0 where
+    /// nothing is enqueued.
+    pub fn workspace_bytes(&self) -> u64 {
+        let prepared = self.prepared.as_ref();
+        prepared.map_or(0, |prepared| {
+            prepared.workspace_bytes().max(ALIGNMENT_BYTES)
+        })
+    }
+
+    /// Enqueues it on a queue of its device, which a GPU needs; elsewhere, computes it. All that the safe calls check is checked,
+    /// before any memory is touched.
+    ///
+    /// # Safety
+    /// Elements of the types, shapes and strides that [`Call::needs`] says lie at the addresses, in memory of the call's device, until
+    /// the queue has done the work (a graph that captured it: until it is dropped); nobody writes them then, and nobody reads what is
+    /// written.
+    pub unsafe fn run(
+        &self,
+        addresses: &Addresses,
+        values: &Values,
+        queue: Option<&mut Queue>,
+    ) -> Result<(), Error> {
+        // SAFETY: as the caller promises.
+        let mut operands = unsafe { self.operands(addresses, values)? };
+        match (&self.prepared, queue) {
+            (Some(prepared), Some(queue)) => prepared.enqueue(queue, &mut operands),
+            (Some(_), None) => Err(PlanError::NeedsQueue.into()),
+            (None, _) => match &self.work {
+                Work::Attention(attention, pass) => attention.run(*pass, &mut operands).map(drop),
+                Work::Append(append) => append.compute(&mut operands).map(drop),
+                Work::Rotate(rotate, direction) => {
+                    rotate.compute(*direction, &mut operands).map(drop)
+                }
+                Work::Merge(merge) => merge.compute(&mut operands).map(drop),
+            },
+        }
+    }
+
+    /// # Safety
+    /// As of [`Call::run`].
+    unsafe fn operands<'a>(
+        &self,
+        addresses: &Addresses,
+        values: &Values<'a>,
+    ) -> Result<Operands<'a>, Error> {
+        let location = self.device().location();
+        let mut operands = Operands::default();
+        for argument in Argument::ALL {
+            let Some(address) = addresses.get(argument) else {
+                continue;
+            };
+            let need = self.work.need(argument);
+            let need = need.ok_or(ProblemError::NotTaken { argument })?;
+            let given = match self.arguments.get(argument) {
+                Some(given) => *given,
+                None => self.work.unplaced(&need)?,
+            };
+            let n_elems = given.extent_elems()? as u64;
+            let at = Span {
+                location,
+                address,
+                n_elems,
+                dtype: given.dtype(),
+            };
+            let refused = |misaligned: Misaligned| misaligned.of(argument);
+            // SAFETY: as the caller promises.
+            let operand = unsafe {
+                match (given, need.access) {
+                    (Given::Tensor(tensor), Access::Read) => {
+                        Operand::Tensor(Tensor::over(at.read().map_err(refused)?, tensor.layout)?)
+                    }
+                    (Given::Tensor(tensor), _) => Operand::TensorMut(TensorMut::over(
+                        at.write().map_err(refused)?,
+                        tensor.layout,
+                    )?),
+                    (Given::Vector(_), Access::Read) => {
+                        Operand::Vector(Vector::over(at.read().map_err(refused)?))
+                    }
+                    (Given::Vector(_), _) => {
+                        Operand::VectorMut(VectorMut::over(at.write().map_err(refused)?))
+                    }
+                }
+            };
+            operands.put(argument, operand);
+        }
+        if let Some(seed_and_offset) = values.dropout {
+            operands.put_dropout(seed_and_offset);
+        }
+        if let Some(problem) = self.problem() {
+            // SAFETY: as the caller promises.
+            unsafe { by_name(&mut operands, problem, location, values)? };
+        }
+        Ok(operands)
+    }
+}
+
+/// Puts what the run gives the names of expressions there.
+///
+/// # Safety
+/// As of [`Call::run`].
+unsafe fn by_name<'a>(
+    operands: &mut Operands<'a>,
+    problem: &Problem,
+    location: Location,
+    values: &Values<'a>,
+) -> Result<(), Error> {
+    // A name that the problem does not have is refused later, whatever its type.
+    let element = |name: &str| {
+        let parts = problem.edit_parts();
+        let read = parts.map_or(&[][..], |parts| parts.tensors()).iter();
+        let found = read
+            .map(|read| &read.tensor)
+            .find(|tensor| tensor.name == name);
+        found.map_or(ScalarType::F32, |tensor| tensor.element.into())
+    };
+    let mut inputs = ScoreInputs::default();
+    for &(name, value) in values.score_params {
+        inputs.params.push(name, value);
+    }
+    for tensor in values.score_tensors {
+        let at = Span {
+            location,
+            address: tensor.address,
+            n_elems: reach(tensor.shape, tensor.strides),
+            dtype: element(tensor.name),
+        };
+        // SAFETY: as the caller promises.
+        let memory = unsafe { at.read() };
+        let memory = memory.map_err(|misaligned| misaligned.of_named(tensor.name))?;
+        let read = ReadTensor::new(Vector::over(memory), tensor.shape).strides(tensor.strides);
+        inputs.tensors.push(tensor.name, read);
+    }
+    operands.put_score_inputs(inputs);
+    let mut gradients = ScoreGradients::default();
+    for &(name, address) in values.d_score_tensors {
+        let shape = problem
+            .score_gradient_shape(name)
+            .map_err(ProblemError::Score)?;
+        let what = "the gradient of a tensor that the score reads";
+        let n_elems = shape.iter().try_fold(1, |n: usize, &m| n.checked_mul(m));
+        let at = Span {
+            location,
+            address,
+            n_elems: n_elems.ok_or(ProblemError::SizeOverflow { what })? as u64,
+            dtype: element(name),
+        };
+        // SAFETY: as the caller promises.
+        let memory = unsafe { at.write() };
+        let memory = memory.map_err(|misaligned| misaligned.of_named(name))?;
+        gradients.tensors.push(name, VectorMut::over(memory));
+    }
+    operands.put_score_gradients(gradients);
+    Ok(())
+}
+
+/// Elements from the first to the last. Strides below 0 are refused later.
+fn reach(shape: &[usize], strides: &[i64]) -> u64 {
+    if shape.contains(&0) {
+        return 0;
+    }
+    let steps = shape.iter().zip(strides);
+    steps.fold(1, |reach: u64, (&n, &stride)| {
+        let stride = u64::try_from(stride).unwrap_or(0);
+        reach.saturating_add((n as u64 - 1).saturating_mul(stride))
+    })
+}
+
+impl Work {
+    fn device(&self) -> &Device {
+        match self {
+            Work::Attention(attention, _) => attention.device(),
+            Work::Append(append) => append.device(),
+            Work::Rotate(rotate, _) => rotate.device(),
+            Work::Merge(merge) => merge.device(),
+        }
+    }
+
+    fn need(&self, argument: Argument) -> Option<Need> {
+        match self {
+            Work::Attention(attention, pass) => need(attention.problem(), *pass, argument),
+            Work::Append(append) => append.problem().need(argument),
+            Work::Rotate(rotate, _) => rotate.problem().need(argument),
+            Work::Merge(merge) => merge.problem().need(argument),
+        }
+    }
+
+    /// An argument as the table has it, at no address.
+    fn unplaced(&self, need: &Need) -> Result<Given, ProblemError> {
+        let problem = match self {
+            Work::Attention(attention, _) => Some(attention.problem()),
+            _ => None,
+        };
+        unplaced(need, problem, self.device().location())
+    }
+}
+
+/// So many elements of a type at an address.
+#[derive(Clone, Copy)]
+struct Span {
+    location: Location,
+    address: u64,
+    n_elems: u64,
+    dtype: ScalarType,
+}
+
+/// An address on the host at which no element of a type may lie: buffers of other libraries begin anywhere.
+struct Misaligned {
+    address: u64,
+    alignment: u64,
+}
+
+impl Misaligned {
+    fn of(self, argument: Argument) -> Error {
+        let Misaligned { address, alignment } = self;
+        let error = ProblemError::Misaligned {
+            argument,
+            address,
+            alignment,
+        };
+        error.into()
+    }
+
+    /// Of a tensor that an expression reads.
+    fn of_named(self, name: &str) -> Error {
+        let Misaligned { address, alignment } = self;
+        let name = name.to_owned();
+        let error = ScoreError::TensorMisaligned {
+            name,
+            address,
+            alignment,
+        };
+        error.into()
+    }
+}
+
+/// A slice of the host of each type, by a function of two generic parameters: the slice's, and none other.
+macro_rules! of_type {
+    ($data:ident, $span:expr, $elements:ident) => {
+        match $span.dtype {
+            ScalarType::Float(Dtype::Bf16) => $data::Bf16($elements::<bf16>($span)?),
+            ScalarType::Float(Dtype::F16) => $data::F16($elements::<f16>($span)?),
+            ScalarType::Float(Dtype::F32) => $data::F32($elements::<f32>($span)?),
+            ScalarType::E4m3 => $data::E4m3($elements::<F8E4M3>($span)?),
+            ScalarType::I32 => $data::I32($elements::<i32>($span)?),
+            ScalarType::U8 => $data::U8($elements::<u8>($span)?),
+            ScalarType::U64 => $data::U64($elements::<u64>($span)?),
+        }
+    };
+}
+
+impl Span {
+    /// # Safety
+    /// As of [`Call::run`], of elements that are read.
+    unsafe fn read<'a>(self) -> Result<Memory<'a>, Misaligned> {
+        let Span {
+            address,
+            n_elems,
+            dtype,
+            ..
+        } = self;
+        Ok(match self.location {
+            Location::Cuda(ordinal) => {
+                Memory::Device(DeviceSlice::new(address, n_elems, dtype, ordinal, None))
+            }
+            // SAFETY: as the caller promises.
+            Location::Host => Memory::Host(unsafe { of_type!(HostData, self, elements) }),
+        })
+    }
+
+    /// # Safety
+    /// As of [`Call::run`], of elements that are written.
+    unsafe fn write<'a>(self) -> Result<MemoryMut<'a>, Misaligned> {
+        let Span {
+            address,
+            n_elems,
+            dtype,
+            ..
+        } = self;
+        Ok(match self.location {
+            Location::Cuda(ordinal) => {
+                MemoryMut::Device(DeviceSliceMut::new(address, n_elems, dtype, ordinal, None))
+            }
+            // SAFETY: as the caller promises.
+            Location::Host => MemoryMut::Host(unsafe { of_type!(HostDataMut, self, elements_mut) }),
+        })
+    }
+
+    /// Refuses an address that is no multiple of this type's alignment.
+    fn is_aligned_to<T>(self) -> Result<(), Misaligned> {
+        let (address, alignment) = (self.address, align_of::<T>() as u64);
+        match address.is_multiple_of(alignment) {
+            true => Ok(()),
+            false => Err(Misaligned { address, alignment }),
+        }
+    }
+}
+
+/// # Safety
+/// As of [`Call::run`], on the host, of elements that are read.
+unsafe fn elements<'a, T>(at: Span) -> Result<&'a [T], Misaligned> {
+    // An empty tensor has no address.
+    if at.n_elems == 0 {
+        return Ok(&[]);
+    }
+    at.is_aligned_to::<T>()?;
+    let first = std::ptr::with_exposed_provenance::<T>(at.address as usize);
+    // SAFETY: as the caller promises; the address has been checked.
+    Ok(unsafe { slice::from_raw_parts(first, at.n_elems as usize) })
+}
+
+/// # Safety
+/// As of [`Call::run`], on the host, of elements that are written.
+unsafe fn elements_mut<'a, T>(at: Span) -> Result<&'a mut [T], Misaligned> {
+    if at.n_elems == 0 {
+        return Ok(&mut []);
+    }
+    at.is_aligned_to::<T>()?;
+    let first = std::ptr::with_exposed_provenance_mut::<T>(at.address as usize);
+    // SAFETY: as the caller promises; the address has been checked.
+    Ok(unsafe { slice::from_raw_parts_mut(first, at.n_elems as usize) })
+}
