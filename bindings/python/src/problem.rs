@@ -25,11 +25,11 @@ impl Problem {
     /// `left` and `right` are keys to the sides of a query's place, aligned to the bottom right; `None`: no limit. With `columns` keys and
     /// values are a pool of pages, `[n_pages, page_size, heads, head_dim]`, found by a table of so many columns. `split_kv` is "auto", "never",
     /// or the keys of a split. With `values_in_keys` the value of a key is so many first columns of its row. `fp8_kv` is "per_sequence" or
-    /// "per_page": keys and values in e4m3, and what their scales are of. `score` and `mask` are expressions. `sinks`: heads have some.
-    /// `dropout_p` is the probability that a weight is dropped. `precision` is "tensor" or "full": how exact products of float32 are on a GPU.
+    /// "per_page": keys and values in e4m3, and what their scales are of. `score` and `mask` are expressions. `inputs` are the names of
+    /// optional inputs that calls give. `dropout_p` is the probability that a weight is dropped. `precision` is "tensor" or "full": how exact products of float32 are on a GPU.
     #[new]
     #[pyo3(signature = (dtype, shape_q, shape_k, *, batch=None, max_seqlen_q=None, max_seqlen_k=None, softmax_scale=None, left=None, right=None,
-                        columns=None, split_kv="auto", values_in_keys=None, fp8_kv=None, score=None, mask=None, sinks=false, dropout_p=0.0,
+                        columns=None, split_kv="auto", values_in_keys=None, fp8_kv=None, score=None, mask=None, inputs=Vec::new(), dropout_p=0.0,
                         precision="tensor"))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn new(
@@ -48,7 +48,7 @@ impl Problem {
         fp8_kv: Option<&str>,
         score: Option<&Score>,
         mask: Option<&MaskExpression>,
-        sinks: bool,
+        inputs: Vec<String>,
         dropout_p: f32,
         precision: &str,
     ) -> PyResult<Problem> {
@@ -94,7 +94,10 @@ impl Problem {
         };
         let builder = score.map_or(builder, |score| builder.score(score.0));
         let builder = mask.map_or(builder, |mask| builder.mask_expression(mask.0));
-        let builder = if sinks { builder.sinks() } else { builder };
+        let builder = match inputs.iter().any(|name| name == "sinks") {
+            true => builder.sinks(),
+            false => builder,
+        };
         let problem = builder.dropout(dropout_p).build().map_err(to_py)?;
         let taken = Taken::of([
             score.map(|score| score.0.expression()),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from torch_cases import DEVICES, DTYPES, assert_lse_near, assert_near, integers, random, reference
+from torch_cases import DEVICES, DTYPES, assert_lse_near, assert_near, integers, options, random, reference
 
 torch = pytest.importorskip("torch", reason="[not run] no torch")
 
@@ -153,11 +153,12 @@ def test_keys_and_values_without_a_cache(device):
 def test_the_operator_is_what_it_says(device):
     call = Fp8(BASE[device], "page")
     given = call.given
-    lengths = (None, None, None, given["cache_seqlens"], None, given["page_table"])
+    inputs = {"seqused_k": given["cache_seqlens"], "page_table": given["page_table"], **call.scales}
     tensors = [given[name] for name in ("q", "k_cache", "v_cache")]
-    options = (*call.scales.values(), *lengths, None, None, 0.1, None, 0, 0)
     # Its other checks compute with numbers in 8 bits, which the CPU does not.
-    torch.library.opcheck(torch.ops.ferroflash.forward_fp8.default, (*tensors, *options), test_utils="test_faketensor")
+    torch.library.opcheck(
+        torch.ops.ferroflash.forward.default, (*tensors, *options(inputs, scale=0.1, right=0)), test_utils="test_faketensor"
+    )
 
 
 @pytest.mark.parametrize("device", SERVED)

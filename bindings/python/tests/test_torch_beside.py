@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from torch_cases import DEVICES, FLOAT32_ON_GPU, PLACES, assert_lse_near, assert_near, integers, random, reference
+from torch_cases import DEVICES, FLOAT32_ON_GPU, PLACES, assert_lse_near, assert_near, integers, options, random, reference
 
 torch = pytest.importorskip("torch", reason="[not run] no torch")
 
@@ -278,12 +278,14 @@ def test_the_operators_are_what_they_say(device):
     slope, sinks = torch.ones(HEADS, device=device), torch.ones(HEADS, device=device, requires_grad=True)
     # The order in which the text has them.
     given = [{"bias": bias, "slope": slope}[name] for name in score.tensors]
-    options = (*(None,) * 8, 0.125, None, 0, 0, score.text, None, given, [1.5], sinks, DROPOUT_P, seed_and_offset(device))
+    inputs = {"sinks": sinks, "rng_state": seed_and_offset(device)}
+    said = options(inputs, score=score, read=given, params=[1.5], dropout_p=DROPOUT_P, right=0)
     operators = torch.ops.ferroflash
-    torch.library.opcheck(operators.forward.default, (q, k, v, *options))
+    torch.library.opcheck(operators.forward.default, (q, k, v, *said))
     with torch.no_grad():
-        o, lse = operators.forward.default(q, k, v, *options)
-    arguments = (torch.ones_like(o), None, *(x.detach() for x in (q, k, v)), o, lse, *options, True, [x is bias for x in given])
+        o, lse = operators.forward.default(q, k, v, *said)
+    wanted = [True, False, *(x is bias for x in given)]
+    arguments = (torch.ones_like(o), None, *(x.detach() for x in (q, k, v)), o, lse, *said, wanted)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(operators.backward.default, arguments, test_utils=checks)
 

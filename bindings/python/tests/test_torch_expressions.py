@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from torch_cases import DEVICES, PLACES, assert_lse_near, assert_near, gradients, integers, random, reference
+from torch_cases import DEVICES, PLACES, assert_lse_near, assert_near, gradients, integers, options, random, reference
 
 torch = pytest.importorskip("torch", reason="[not run] no torch")
 
@@ -271,12 +271,12 @@ def test_compiled_as_one_graph(name, device):
 def test_the_operators_are_what_they_say(device):
     q, k, v = (random(2, 20, heads, 64, device=device, dtype=torch.bfloat16, seed=at) for at, heads in enumerate((4, 2, 2)))
     given = [tensors(device)["gates"]]
-    options = (*(None,) * 8, 0.125, None, 0, 0, Score(composite).text, Mask(blocks).text, given, [16.0], None, 0.0, None)
+    said = options(score=Score(composite), mask=Mask(blocks), read=given, params=[16.0], right=0)
     operators = torch.ops.ferroflash
-    torch.library.opcheck(operators.forward.default, (q, k, v, *options))
+    torch.library.opcheck(operators.forward.default, (q, k, v, *said))
     with torch.no_grad():
-        o, lse = operators.forward.default(q, k, v, *options)
-    arguments = (torch.ones_like(o), None, q.detach(), k.detach(), v.detach(), o, lse, *options, False, [])
+        o, lse = operators.forward.default(q, k, v, *said)
+    arguments = (torch.ones_like(o), None, q.detach(), k.detach(), v.detach(), o, lse, *said, [])
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(operators.backward.default, arguments, test_utils=checks)
 
@@ -285,9 +285,8 @@ def test_the_operators_are_what_they_say(device):
 def test_the_operator_refuses_gradients_of_tensors(device):
     q, k, v = (random(2, 20, heads, 64, device=device, dtype=torch.bfloat16, seed=at) for at, heads in enumerate((4, 2, 2)))
     slopes = torch.ones(4, device=device, requires_grad=True)
-    options = (*(None,) * 8, 0.125, None, 0, 0, Score(alibi).text, None, [slopes], [], None, 0.0, None)
     with pytest.raises(NotImplementedError, match="slopes has no gradient"):
-        torch.ops.ferroflash.forward.default(q, k, v, *options)
+        torch.ops.ferroflash.forward.default(q, k, v, *options(score=Score(alibi), read=[slopes], right=0))
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -7,7 +7,7 @@ import gc
 import weakref
 
 import pytest
-from torch_cases import DEVICES, integers, random
+from torch_cases import DEVICES, integers, options, random
 
 torch = pytest.importorskip("torch", reason="[not run] no torch")
 
@@ -91,10 +91,9 @@ def test_saved_tensors_that_come_back_as_others_are_refused(unpack, error, both)
 def test_a_backward_operator_looks_at_all_that_it_is_given():
     q, k, v = strided("cpu", grad=False)
     o, lse = attention(q, k, v)
-    options = (*(None,) * 8, 0.25, None, None, 0, None, None, [], [], None, 0.0, None, False, [])
 
     def backward(d_o=o, d_lse=None, o=o, lse=lse):
-        return torch.ops.ferroflash.backward.default(d_o, d_lse, q, k, v, o, lse, *options)
+        return torch.ops.ferroflash.backward.default(d_o, d_lse, q, k, v, o, lse, *options(scale=0.25), [])
 
     backward()
     for word, wrong in (

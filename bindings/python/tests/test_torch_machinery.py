@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from torch_cases import DEVICES, random
+from torch_cases import DEVICES, options, random
 
 torch = pytest.importorskip("torch", reason="[not run] no torch")
 
@@ -20,19 +20,6 @@ def tensors(device, dtype=torch.bfloat16, seqlen=64, head_dim=64):
     return [random(2, seqlen, heads, head_dim, device=device, dtype=dtype, seed=at) for at, heads in enumerate((4, 2, 2))]
 
 
-def options(**given):
-    """The operator's arguments behind q, k and v."""
-    names = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "page_table", "max_seqlen_q", "max_seqlen_k")
-    return (
-        *(given.get(name) for name in names),
-        given.get("softmax_scale", 0.125),
-        given.get("left"),
-        given.get("right"),
-        given.get("num_splits", 0),
-        *(None, None, [], [], None, 0.0, None),
-    )
-
-
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("head_dim", [64, 44])
 def test_the_operators_are_what_they_say(device, head_dim):
@@ -41,11 +28,11 @@ def test_the_operators_are_what_they_say(device, head_dim):
     torch.library.opcheck(operators.forward.default, (q, k, v, *options(right=0)))
     packed = [x.detach().flatten(0, 1).requires_grad_() for x in (q, k, v)]
     cu_seqlens = torch.tensor([0, 50, 128], dtype=torch.int32, device=device)
-    given = {"cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens, "max_seqlen_q": 78, "max_seqlen_k": 78}
-    torch.library.opcheck(operators.forward.default, (*packed, *options(**given)))
+    given = options({"cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens}, longest=(78, 78))
+    torch.library.opcheck(operators.forward.default, (*packed, *given))
     with torch.no_grad():
         o, lse = attention(q, k, v)
-    arguments = (torch.ones_like(o), None, q.detach(), k.detach(), v.detach(), o, lse, *options(), False, [])
+    arguments = (torch.ones_like(o), None, q.detach(), k.detach(), v.detach(), o, lse, *options(), [])
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     torch.library.opcheck(operators.backward.default, arguments, test_utils=checks)
 

@@ -38,6 +38,15 @@ def integers(device, *numbers):
     return torch.tensor(numbers, device=device, dtype=torch.int32)
 
 
+def options(
+    inputs=None, *, score=None, mask=None, read=(), params=(), dropout_p=0.0, scale=0.125, left=None, right=None, longest=(None, None)
+):
+    """What the operators `forward` and `backward` are given behind their tensors: optional inputs by name, `read` by expressions, and numbers."""
+    given = {} if inputs is None else inputs
+    texts = (None if x is None else x.text for x in (score, mask))
+    return [*given.values(), *read], list(given), *longest, scale, left, right, 0, *texts, list(params), dropout_p
+
+
 def reference(
     q,
     k,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from . import _native
 from ._call import _N_PLANS, _narrowed, _readable, _reads, misaligned
-from ._checks import DTYPES, Form, check_integers, check_table
+from ._checks import DTYPES, Form, check_integers
 from ._torch import _LIBRARY, _are_plain
 
 _LIBRARY.define(
@@ -84,9 +84,9 @@ class _AppendPlan:
         batch = cache_seqlens.shape[0] if len(cache_seqlens.shape) == 1 else 0
         _check_caches(k_cache, v_cache, batch, page_table)
         _check_new(k, v, k_cache, batch, cu_seqlens_new)
-        check_integers("cache_seqlens", cache_seqlens, batch, k_cache.device)
+        check_integers("cache_seqlens", cache_seqlens, (batch,), k_cache.device)
         if page_table is not None:
-            check_table("page_table", page_table, batch, k_cache.device)
+            check_integers("page_table", page_table, (batch, "columns"), k_cache.device)
         heads_q = 0
         if q is not None:
             heads_q = q.shape[-2] if len(q.shape) > 2 else "heads_q"
@@ -116,7 +116,7 @@ class _RotatePlan:
 
     def __init__(self, x: Form, cos: Form, interleaved: bool, positions: Form, cu_seqlens: Form | None) -> None:
         batch = x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
-        check_integers("rotary_seqlens", positions, batch, x.device)
+        check_integers("rotary_seqlens", positions, (batch,), x.device)
         self.ordinal = _ordinal(x)
         self.misaligned = misaligned(x, self.ordinal)
         self.native = None
@@ -233,7 +233,7 @@ def _check_new(k: Form, v: Form, k_cache: Form, batch: int, cu_seqlens_new: Form
         needed = (batch, seqlen, heads, head_dim)
     else:
         needed = (k.shape[0] if len(k.shape) == 3 else "total", heads, head_dim)
-        check_integers("cu_seqlens_k_new", cu_seqlens_new, batch + 1, k_cache.device)
+        check_integers("cu_seqlens_k_new", cu_seqlens_new, (batch + 1,), k_cache.device)
     _check_like("k", k, k_cache, needed, "k_cache")
     _check_like("v", v, k_cache, needed, "k_cache")
 

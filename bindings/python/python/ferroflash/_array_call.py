@@ -10,6 +10,7 @@ from types import NoneType
 from typing import Any
 
 from . import _native
+from ._inputs import LENGTHS, TABLE, given_of, handed, sizes_of
 from ._native import Array
 from .expression import Given, Mask, Score, given_by
 
@@ -39,20 +40,17 @@ class Call:
         score: Score | None,
         mask: Mask | None,
         score_inputs: Mapping[str, Any] | None,
-        sinks: Any,
         dropout_p: float,
         rng_state: tuple[int, int] | None,
         precision: str | None,
+        **inputs: Any,
     ) -> None:
         left, right = _sides(window)
         batch, head_dim = self._begin(q, softmax_scale)
         self.k = self._tensor("k", k, (self.dtype,), (batch, None, None, head_dim))
         self.v = self._tensor("v", v, (self.dtype,), tuple(self.k.shape))
-        self.seqused_q = self._lengths("seqused_q", seqused_q)
-        self.seqused_k = self._lengths("seqused_k", seqused_k)
+        self._take({"seqused_q": seqused_q, "seqused_k": seqused_k, **given_of(inputs)})
         self.given = given_by(score, mask, score_inputs, self._form_of)
-        if sinks is not None:
-            self.sinks = self._contiguous("sinks", sinks, "float32", (self.q.shape[2],))
         self.rng_state = seed_and_offset(dropout_p, rng_state)
         self.problem = _native.Problem(
             self.dtype,
@@ -63,7 +61,7 @@ class Call:
             right=0 if causal else right,
             score=None if score is None else score._native,
             mask=None if mask is None else mask._native,
-            sinks=sinks is not None,
+            inputs=list(self.inputs),
             dropout_p=dropout_p,
             precision="tensor" if precision is None else precision,
         )
@@ -79,45 +77,54 @@ class Call:
         self.dtype = self.q.dtype
         batch, seqlen_q, heads_q, head_dim = self.q.shape
         self.lse_shape = (batch, heads_q, seqlen_q)
-        self.page_table: _native.Import | None = None
+        # Optional inputs, by name.
+        self.inputs: dict[str, _native.Import] = {}
         self.given: Given | None = None
         # What expressions read, by name.
         self.read: dict[str, _native.Import] = {}
-        self.sinks: _native.Import | None = None
         self.rng_state: tuple[int, int] | None = None
         return batch, head_dim
 
-    def forward(self) -> tuple[Array, Array]:
-        """o and lse."""
+    def _take(self, inputs: Mapping[str, Any]) -> None:
+        """Holds the optional inputs that are given, by the table."""
+        sizes = sizes_of(self.q.shape[0], self.q.shape[2])
+        for name, given in inputs.items():
+            if given is not None:
+                self.inputs[name] = self._contiguous(name, given, TABLE[name].dtypes[0], TABLE[name].shape_of(sizes))
+
+    def forward(self, head_dim_v: int | None = None) -> tuple[Array, Array]:
+        """o, which has so many columns, or as many as q, and lse."""
         strides = (strides_of(self.q), strides_of(self.k), strides_of(self.v))
         forward = _native.Forward(self.problem, self.ordinal, strides, self._given())
-        o, lse = self._new(self.dtype, self.q.shape), self._new("float32", self.lse_shape)
-        self._run(forward, self.q, self.k, self.v, o, lse)
+        *rows, head_dim = self.q.shape
+        o = self._new(self.dtype, [*rows, head_dim if head_dim_v is None else head_dim_v])
+        lse = self._new("float32", self.lse_shape)
+        self._run(forward, {"q": self.q, "k": self.k, "v": self.v, "o": o, "lse": lse})
         return o, lse
 
-    def backward(self, d_o: Any, o: Any, lse: Any, d_lse: Any, d_sinks: bool, d_score_inputs: Sequence[str]) -> tuple[Any, ...]:
-        """Gradients of q, k and v; then, where they are wanted, of sinks, and a dict of those of tensors that the score reads."""
+    def backward(
+        self, d_o: Any, o: Any, lse: Any, d_lse: Any, wanted: Sequence[str], d_score_inputs: Sequence[str]
+    ) -> tuple[list[Array], dict[str, Array]]:
+        """Gradients of q, k and v, then of these optional inputs; and those of tensors that the score reads."""
         shape = tuple(self.q.shape)
         d_o = self._tensor("d_o", d_o, (self.dtype,), shape)
         o = self._contiguous("o", o, self.dtype, shape)
         lse = self._contiguous("lse", lse, "float32", self.lse_shape)
         if d_lse is not None:
             d_lse = self._contiguous("d_lse", d_lse, "float32", self.lse_shape)
-        if d_sinks and self.sinks is None:
-            raise ValueError("d_sinks was given; allowed with sinks")
-        others: dict[str, Any] = {}
-        of_sinks = [self._new("float32", self.sinks.shape)] if d_sinks and self.sinks is not None else []
+        for name in wanted:
+            if name not in self.inputs:
+                raise ValueError(f"d_{name} was given; allowed with {name}")
         of_read = self._gradients_of_read(d_score_inputs)
-        if of_sinks:
-            others["d_sinks"] = of_sinks[0].address
-        if of_read:
-            others["d_tensors"] = [of_read[name].address if name in of_read else 0 for name in self.read]
         strides = (strides_of(self.q), strides_of(self.k), strides_of(self.v), strides_of(d_o))
-        wanted = [name in of_read for name in self.read]
-        backward = _native.Backward(self.problem, self.ordinal, strides, self._given(), d_sinks=bool(of_sinks), d_tensors=wanted)
-        d_q, d_k, d_v = (self._new(self.dtype, like.shape) for like in (self.q, self.k, self.v))
-        self._run(backward, self.q, self.k, self.v, o, lse, d_o, d_lse, d_q, d_k, d_v, **others)
-        return d_q, d_k, d_v, *of_sinks, *([of_read] if of_read else [])
+        named = [name in of_read for name in self.read]
+        giving = [f"d_{name}" for name in wanted]
+        backward = _native.Backward(self.problem, self.ordinal, strides, self._given(), giving=giving, d_tensors=named)
+        inputs = {"q": self.q, "k": self.k, "v": self.v, **{name: self.inputs[name] for name in wanted}}
+        written = {f"d_{name}": self._new(like.dtype, like.shape) for name, like in inputs.items()}
+        given = {"q": self.q, "k": self.k, "v": self.v, "o": o, "lse": lse, "d_o": d_o, "d_lse": d_lse}
+        self._run(backward, given | written, [of_read.get(name) for name in self.read])
+        return list(written.values()), of_read
 
     def _gradients_of_read(self, names: Sequence[str]) -> dict[str, Array]:
         """Room for the gradients of these tensors."""
@@ -178,46 +185,36 @@ class Call:
             inner *= n
         return _aligned(argument, given)
 
-    def _lengths(self, argument: str, array: Any) -> _native.Import | None:
-        return None if array is None else self._contiguous(argument, array, "int32", (self.q.shape[0],))
-
     def _form_of(self, name: str, array: Any) -> tuple[str, int]:
         """The type and the dimensions of a tensor that an expression reads; it is held."""
         held = self._import(f"score_inputs: {name}", array)
         self.read[name] = held
         return held.dtype, len(held.shape)
 
-    def _beside(self) -> dict[str, Any]:
-        """What the native module takes beside tensors and lengths."""
-        beside: dict[str, Any] = {}
-        if self.given is not None:
-            beside["values"] = (self.given.params, [(x.address, x.shape, x.strides) for x in self.read.values()])
-        if self.sinks is not None:
-            beside["sinks"] = self.sinks.address
-        if self.rng_state is not None:
-            beside["dropout"] = self.rng_state
-        return beside
-
     def _given(self) -> list[bool]:
-        # In the order of the native module: cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, page_table.
-        return [False, False, self.seqused_q is not None, self.seqused_k is not None, False, self.page_table is not None]
+        return [name in self.inputs for name in LENGTHS]
 
     def _new(self, dtype: str, shape: tuple[int, ...] | list[int]) -> Array:
         return Array(dtype, list(shape), self.ordinal)
 
-    def _run(self, call: _native.Forward | _native.Backward, *arrays: _native.Import | Array | None, **others: Any) -> None:
-        """Returns when the results are there. `others`: addresses of gradients beside those of q, k and v."""
-        addresses = [0 if array is None else array.address for array in arrays]
-        used_q, used_k, table = (0 if array is None else array.address for array in (self.seqused_q, self.seqused_k, self.page_table))
-        lengths = [0, 0, used_q, used_k, 0, table]
-        beside = self._beside() | others
+    def _run(
+        self,
+        call: _native.Forward | _native.Backward,
+        arrays: Mapping[str, _native.Import | Array | None],
+        d_read: Sequence[Array | None] = (),
+    ) -> None:
+        """Returns when the results are there. `d_read`: gradients of tensors that the score reads."""
+        at = {name: array.address for name, array in (arrays | self.inputs).items() if array is not None}
+        read = [(x.address, x.shape, x.strides) for x in self.read.values()]
+        params = () if self.given is None else self.given.params
+        arguments = handed(at, params, read, [0 if x is None else x.address for x in d_read], self.rng_state)
         if self.stream is None:
-            call.run(0, (0, 0), addresses, lengths, beside)
+            call.run(0, (0, 0), *arguments)
             return
         n_bytes = call.workspace_bytes
         workspace = self._new("uint8", [n_bytes])
         try:
-            call.run(self.stream.handle, (workspace.address, n_bytes), addresses, lengths, beside)
+            call.run(self.stream.handle, (workspace.address, n_bytes), *arguments)
         finally:
             # What the device may still read or write is held until here.
             self.stream.synchronize()

@@ -7,7 +7,7 @@ read once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -15,11 +15,9 @@ import torch
 from torch import Tensor
 
 from . import _checks, _native
-from ._checks import DTYPES, FP8, N_LENGTHS, Form, default_scale
+from ._checks import DTYPES, FP8, Form, default_scale
+from ._inputs import LENGTHS, TABLE, handed
 from .expression import Given, Mask, Score, tensors_of
-
-# cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k and page_table, or None where none of them is given.
-Lengths = tuple[Tensor | None, ...] | None
 
 # max_seqlen_q, max_seqlen_k, softmax_scale (None for its default), the keys to the left and to the right, and num_splits.
 Numbers = tuple[int | None, int | None, float | None, int | None, int | None, int]
@@ -31,89 +29,66 @@ _N_PLANS = 4096
 _ALIGNMENT_BYTES = 16
 _ALIGNMENT_ELEMS = {torch.float32: 4, torch.float16: 8, torch.bfloat16: 8, FP8: 8}
 
+NO_BACKWARD = "ferroflash has no backward pass where values are in the keys, or keys and values are in 8 bits"
+
 # Row statistics are float32.
 _ALIGNMENT_OF_STATISTICS = 4 - 1
 
-_NO_LENGTHS = (0,) * N_LENGTHS
-
 
 class Beside(NamedTuple):
-    """What a call is given beside q, k, v and lengths."""
+    """What a call is given beside q, k, v and numbers. Its tensors are one flat list: so operators, autograd and transformations have them,
+    whatever they are."""
 
-    given: Given | None = None
-    """Expressions, and what they take."""
-    sinks: Tensor | None = None
-    """float32 `[heads_q]`."""
-    dropout_p: float = 0.0
-    """The probability that a weight is dropped."""
-    rng_state: Tensor | None = None
-    """Seed and offset of dropout, int64 or uint64 `[2]`."""
-
-    def tensors(self) -> tuple[Tensor | None, ...]:
-        """Sinks, seed and offset, and what expressions read: all that a backward pass wants again."""
-        return self.sinks, self.rng_state, *(() if self.given is None else self.given.tensors)
-
-    def with_tensors(self, tensors: Sequence[Tensor | None]) -> Beside:
-        """The same with these, in the order of `tensors`; with those of expressions left out."""
-        sinks, rng_state, *read = tensors
-        given = None if self.given is None else self.given._replace(tensors=tuple(read))
-        return Beside(given, sinks, self.dropout_p, rng_state)
-
-    def addresses(self) -> dict[str, Any]:
-        """As the native module has it."""
-        beside: dict[str, Any] = {}
-        if self.given is not None:
-            beside["values"] = (self.given.params, [(x.data_ptr(), x.shape, x.stride()) for x in self.given.tensors])
-        if self.sinks is not None:
-            beside["sinks"] = self.sinks.data_ptr()
-        if self.rng_state is not None:
-            beside["dropout"] = self.rng_state.data_ptr()
-        return beside
-
-
-class Wanted(NamedTuple):
-    """Which gradients a backward pass gives beside those of q, k and v."""
-
-    sinks: bool = False
-    tensors: tuple[bool, ...] = ()
-    """Of tensors that expressions read, in their order; none where it is empty."""
-
-
-NOTHING = Wanted()
-
-
-class Asked(NamedTuple):
-    """What a plan is made for beside the forms of tensors and lengths."""
-
+    names: tuple[str, ...] = ()
+    """Of the optional inputs, in the order of the table."""
+    tensors: tuple[Tensor, ...] = ()
+    """These; then those that expressions read."""
     score: Score | None = None
     mask: Mask | None = None
-    sinks: Form | None = None
+    params: tuple[float, ...] = ()
+    """The numbers that expressions take."""
     dropout_p: float = 0.0
-    rng_state: Form | None = None
+    """The probability that a weight is dropped."""
 
     @staticmethod
-    def by(beside: Beside | None) -> Asked:
-        """What a call asks for."""
-        if beside is None:
-            return _PLAINLY
-        given, sinks, dropout_p, rng_state = beside
-        expressions = (None, None) if given is None else given[:2]
-        return Asked(*expressions, None if sinks is None else Form.of(sinks), dropout_p, None if rng_state is None else Form.of(rng_state))
+    def of(inputs: Mapping[str, Tensor | None], given: Given | None = None, dropout_p: float = 0.0) -> Beside:
+        """Of optional inputs by name, some of them None, and of expressions with what they take."""
+        named = {name: inputs[name] for name in TABLE if inputs.get(name) is not None}
+        score, mask, params, read = (None, None, (), ()) if given is None else given
+        return Beside(tuple(named), (*named.values(), *read), score, mask, params, dropout_p)
+
+    @staticmethod
+    def of_lengths(lengths: Sequence[Tensor | None] | None) -> Beside:
+        """What `lengths` gives."""
+        return Beside.of(dict(zip(LENGTHS, lengths or ())))
+
+    def named(self) -> dict[str, Tensor]:
+        """The optional inputs."""
+        return dict(zip(self.names, self.tensors))
+
+    def read(self) -> tuple[Tensor, ...]:
+        """The tensors that expressions read."""
+        return self.tensors[len(self.names) :]
+
+    def lengths(self) -> tuple[Tensor | None, ...] | None:
+        """As the native door has them; None where none is given."""
+        named = self.named()
+        return tuple(map(named.get, LENGTHS)) if named else None
+
+    def is_of_lengths(self) -> bool:
+        """Whether there is nothing but lengths."""
+        return self.score is None and self.mask is None and self.dropout_p == 0 and all(name in LENGTHS for name in self.names)
+
+    def is_nothing(self) -> bool:
+        """Whether there is nothing."""
+        return not self.names and self.is_of_lengths()
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Beside:
+        """The same with these."""
+        return self._replace(tensors=tuple(tensors))
 
 
-_PLAINLY = Asked()
-
-
-class Special(NamedTuple):
-    """What is asked of a forward pass that has no backward pass."""
-
-    values_in_keys: int | None = None
-    """How many columns of a key, from the first on, are its value, too: then k stands for v in the call."""
-    fp8_kv: str | None = None
-    """That k and v are e4m3, and what their scales are of: "per_sequence" or "per_page"."""
-
-
-_USUAL = Special()
+NOTHING = Beside()
 
 
 def lse_shape(shape_q: tuple[int, ...]) -> tuple[int, ...]:
@@ -135,28 +110,19 @@ def split_kv(num_splits: int, seqlen_k: int) -> str:
 
 
 class Plan:
-    """A call on tensors of these forms, checked; its passes are planned by the library when they are first wanted."""
+    """A call on tensors of these forms, checked; its passes are planned by the library when they are first wanted. `beside` has the forms of the
+    optional inputs for tensors. With `head_dim_v` so many first columns of a key are its value, and v is k."""
 
-    def __init__(
-        self,
-        forms: tuple[Form, Form, Form],
-        lengths: tuple[Form | None, ...],
-        numbers: Numbers,
-        special: Special = _USUAL,
-        asked: Asked = _PLAINLY,
-        precision: str = "tensor",
-    ) -> None:
+    def __init__(self, forms: tuple[Form, Form, Form], beside: Beside, numbers: Numbers, head_dim_v: int | None, precision: str) -> None:
         q, k, v = forms
         max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits = numbers
-        page_table = lengths[5]
-        _checks.check(q, k, v, page_table, in_8_bits=special.fp8_kv is not None)
+        inputs = beside.named()
+        page_table = inputs.get("page_table")
+        in_8_bits = "k_descale" in inputs
+        _checks.check(q, k, v, in_pages=page_table is not None, in_8_bits=in_8_bits)
         _checks.check_window(left, right)
-        batch = _checks.batch_of(q, k, lengths, max_seqlen_q, max_seqlen_k)
-        _checks.check_lengths(lengths, batch, q)
-        if asked.sinks is not None:
-            _checks.check_sinks(asked.sinks, q)
-        if asked.rng_state is not None:
-            _checks.check_state(asked.rng_state, q)
+        batch = _checks.batch_of(q, k, inputs, max_seqlen_q, max_seqlen_k)
+        _checks.check_inputs(inputs, batch, q)
         columns, seqlen_k = None, max_seqlen_k if len(k.shape) == 3 else k.shape[1]
         if page_table is not None:
             columns = page_table.shape[1]
@@ -168,6 +134,7 @@ class Plan:
             softmax_scale = default_scale(q.shape)
         self.numbers = max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits
         self.shape_lse = lse_shape(q.shape)
+        self.head_dim_v = head_dim_v
         self.device = q.device
         self.ordinal = q.device.index if q.device.type == "cuda" else None
         self.problem = _native.Problem(
@@ -182,28 +149,43 @@ class Plan:
             right=right,
             columns=columns,
             split_kv=split_kv(num_splits, seqlen_k),
-            **special._asdict(),
-            score=None if asked.score is None else asked.score._native,
-            mask=None if asked.mask is None else asked.mask._native,
-            sinks=asked.sinks is not None,
-            dropout_p=asked.dropout_p,
+            values_in_keys=head_dim_v,
+            fp8_kv=_checks.scales_of(k, inputs, batch),
+            score=None if beside.score is None else beside.score._native,
+            mask=None if beside.mask is None else beside.mask._native,
+            inputs=beside.names,
+            dropout_p=beside.dropout_p,
             precision=precision,
         )
-        # Whether kernels read tensors of these strides, if no bit of `misaligned` is set in their addresses.
-        self.reads = all(_reads(form, self.ordinal is not None) for form in forms)
+        # Caches are read where they lie, or not at all: a copy could be as large as the memory.
+        self.in_place = in_8_bits or head_dim_v is not None
+        for argument, given in (("k", k), ("v", v)) if self.in_place else ():
+            _checks.check_rows(argument, given)
+        # Whether kernels read tensors of these strides, if no bit of `misaligned` is set in their addresses. A q that no copy would help is the
+        # library's to refuse.
+        on_gpu = self.ordinal is not None
+        self.reads = q.is_contiguous() or _reads(q, on_gpu) if self.in_place else all(_reads(form, on_gpu) for form in forms)
         self.misaligned = misaligned(q, self.ordinal)
         self._forms = forms
         self._strides = tuple(form.strides[:-1] for form in forms)
-        self._in_pages = page_table is not None
-        self._given = [given is not None for given in lengths]
-        self._asked = asked
+        self._names = beside.names
+        self._score, self._mask = beside.score, beside.mask
         self._forward: tuple[_native.Forward, int] | None = None
-        self._backward: dict[tuple[tuple[int, ...], Wanted], tuple[_native.Backward, int] | None] = {}
+        self._backward: dict[tuple[tuple[int, ...], tuple[bool, ...]], tuple[_native.Backward, int] | None] = {}
 
     def is_of(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
         """Whether these tensors have the forms that the plan was made for."""
         forms = self._forms
         return Form.of(q) == forms[0] and Form.of(k) == forms[1] and Form.of(v) == forms[2]
+
+    def takes(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
+        """Whether kernels read what is copied where they do not."""
+        bits = q.data_ptr() if self.in_place else q.data_ptr() | k.data_ptr() | v.data_ptr()
+        return self.reads and not bits & self.misaligned
+
+    def readable(self, q: Tensor, *others: Tensor) -> list[Tensor]:
+        """Copies that kernels read, of q alone where k and v stay in place."""
+        return [_readable(q, self), *(x if self.in_place else _readable(x, self) for x in others)]
 
     def forward(self) -> tuple[_native.Forward, int]:
         """The forward pass, and the bytes of its workspace."""
@@ -212,64 +194,72 @@ class Plan:
             self._forward = forward, forward.workspace_bytes
         return self._forward
 
-    def backward(self, d_o: Tensor, wanted: Wanted = NOTHING) -> tuple[_native.Backward, int] | None:
-        """The backward pass of a gradient of o with the strides of this one, and the bytes of its workspace; None if no kernel reads them."""
-        if self._in_pages:
+    def backward(self, d_o: Tensor, wanted: tuple[bool, ...] = ()) -> tuple[_native.Backward, int] | None:
+        """The backward pass of a gradient of o with the strides of this one, and the bytes of its workspace; None if no kernel reads them. `wanted`: which
+        gradients it gives beside those of q, k and v, of the tensors of `Beside`; none where it is empty."""
+        if self.in_place:
+            raise NotImplementedError(f"gradients were asked for; {NO_BACKWARD}")
+        if "page_table" in self._names:
             raise NotImplementedError("page_table: gradients were asked for; ferroflash has no kernel for those of keys in pages")
         strides = d_o.stride()
         key = strides, wanted
         if key not in self._backward:
             planned = None
             if _reads(Form.of(d_o), self.ordinal is not None):
-                gradients = {"d_sinks": wanted.sinks, "d_tensors": wanted.tensors}
-                backward = self._planned(_native.Backward, (*self._strides, strides[:-1]), **gradients)
+                named, read = wanted[: len(self._names)], wanted[len(self._names) :]
+                inputs = [f"d_{name}" for name, asked in zip(self._names, named) if asked]
+                backward = self._planned(_native.Backward, (*self._strides, strides[:-1]), giving=inputs, d_tensors=read)
                 planned = backward, backward.workspace_bytes
             self._backward[key] = planned
         return self._backward[key]
 
-    def shapes_of_gradients(self, wanted: Wanted) -> list[list[int] | None]:
+    def shapes_of_gradients(self, wanted: tuple[bool, ...]) -> list[list[int] | None]:
         """Of the gradients of tensors that expressions read, as the library writes them; None of those that nobody wants."""
-        names = tensors_of(self._asked.score, self._asked.mask)
-        return [self.problem.score_gradient_shape(name) if asked else None for name, asked in zip(names, wanted.tensors)]
+        names = tensors_of(self._score, self._mask)
+        return [self.problem.score_gradient_shape(name) if asked else None for name, asked in zip(names, wanted[len(self._names) :])]
 
     def _planned(self, of: type, strides: tuple[tuple[int, ...], ...], **gradients: Any) -> Any:
         try:
-            return of(self.problem, self.ordinal, strides, self._given, **gradients)
+            return of(self.problem, self.ordinal, strides, [name in self._names for name in LENGTHS], **gradients)
         except NotImplementedError as error:
-            asked = "".join(f"\n  {name}: {x}" for name, x in zip(("score", "mask"), self._asked) if x is not None)
+            asked = "".join(f"\n  {name}: {x}" for name, x in (("score", self._score), ("mask", self._mask)) if x is not None)
             raise NotImplementedError(f"{error}{asked}") from None
 
-    def run(self, planned: tuple, addresses: tuple[int, ...], lengths: Lengths, beside: dict[str, Any] | None = None) -> None:
-        """Enqueues a pass on the current stream; on the CPU, computes it. `beside`: what the native module takes beside tensors and lengths."""
+    def run(self, planned: tuple, at: dict[str, int], beside: Beside, d_read: Sequence[Tensor | None] = ()) -> None:
+        """Enqueues a pass on the current stream; on the CPU, computes it. `at`: addresses by name, beside those of `beside`; `d_read`: gradients of what
+        expressions read, to be written."""
         native, n_bytes = planned
-        lengths_at = _NO_LENGTHS if lengths is None else tuple(0 if given is None else given.data_ptr() for given in lengths)
+        at |= {name: x.data_ptr() for name, x in zip(beside.names, beside.tensors)}
+        read = [(x.data_ptr(), x.shape, x.stride()) for x in beside.read()]
+        arguments = handed(at, beside.params, read, [0 if x is None else x.data_ptr() for x in d_read])
         if self.ordinal is None:
-            native.run(0, (0, 0), addresses, lengths_at, beside)
+            native.run(0, (0, 0), *arguments)
             return
         # Freed when this returns, and used again by PyTorch behind this call, in the order of the stream.
         workspace = torch.empty(n_bytes, dtype=torch.uint8, device=self.device)
         stream = torch._C._cuda_getCurrentRawStream(self.ordinal)
-        native.run(stream, (workspace.data_ptr(), n_bytes), addresses, lengths_at, beside)
+        native.run(stream, (workspace.data_ptr(), n_bytes), *arguments)
 
 
-def plan(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, numbers: Numbers, beside: Beside | None = None) -> Plan:
+def plan(q: Tensor, k: Tensor, v: Tensor, numbers: Numbers, beside: Beside = NOTHING, head_dim_v: int | None = None) -> Plan:
     """The plan of a call. Raises TypeError or ValueError that names the argument."""
     return _kept(
         *(q.shape, q.stride(), q.dtype, q.device),
         *(k.shape, k.stride(), k.dtype, k.device),
         *(v.shape, v.stride(), v.dtype, v.device),
-        None if lengths is None else tuple(None if x is None else Form.of(x) for x in lengths),
-        Asked.by(beside),
-        _precision(q),
+        beside.names,
+        tuple(Form.of(x) for x, _name in zip(beside.tensors, beside.names)),
+        *(beside.score, beside.mask, beside.dropout_p),
+        *(head_dim_v, _precision(q)),
         *numbers,
     )
 
 
 @lru_cache(maxsize=_N_PLANS)
-def _kept(*key: object) -> Plan:
-    lengths, asked, precision, *numbers = key[12:]
+def _kept(*key: Any) -> Plan:
+    names, inputs, score, mask, dropout_p, head_dim_v, precision, *numbers = key[12:]
     forms = Form(*key[:4]), Form(*key[4:8]), Form(*key[8:12])
-    return Plan(forms, (None,) * N_LENGTHS if lengths is None else lengths, tuple(numbers), asked=asked, precision=precision)
+    return Plan(forms, Beside(names, inputs, score, mask, (), dropout_p), tuple(numbers), head_dim_v, precision)
 
 
 def _precision(q: Tensor) -> str:
@@ -278,16 +268,16 @@ def _precision(q: Tensor) -> str:
     return "full" if exact else "tensor"
 
 
-def forward(planned: Plan, q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, beside: Beside | None = None) -> tuple[Tensor, Tensor]:
+def forward(planned: Plan, q: Tensor, k: Tensor, v: Tensor, beside: Beside = NOTHING) -> tuple[Tensor, Tensor]:
     """o and lse."""
-    q_at, k_at, v_at = q.data_ptr(), k.data_ptr(), v.data_ptr()
-    if not planned.reads or (q_at | k_at | v_at) & planned.misaligned:
-        copies = [_readable(x, planned) for x in (q, k, v)]
-        o, lse = forward(plan(*copies, lengths, planned.numbers, beside), *copies, lengths, beside)
-        return _narrowed(o, q.shape[-1]), lse
-    o, lse = _new(q), q.new_empty(planned.shape_lse, dtype=torch.float32)
-    addresses = q_at, k_at, v_at, o.data_ptr(), lse.data_ptr()
-    planned.run(planned.forward(), addresses, lengths, None if beside is None else beside.addresses())
+    if not planned.takes(q, k, v):
+        copies = planned.readable(q, k, v)
+        o, lse = forward(plan(*copies, planned.numbers, beside, planned.head_dim_v), *copies, beside)
+        return (o, lse) if planned.in_place else (_narrowed(o, q.shape[-1]), lse)
+    o = _new(q) if planned.head_dim_v is None else q.new_empty((*q.shape[:-1], planned.head_dim_v))
+    lse = q.new_empty(planned.shape_lse, dtype=torch.float32)
+    at = {"q": q.data_ptr(), "k": k.data_ptr(), "v": v.data_ptr(), "o": o.data_ptr(), "lse": lse.data_ptr()}
+    planned.run(planned.forward(), at, beside)
     return o, lse
 
 
@@ -296,50 +286,37 @@ def backward(
     d_o: Tensor,
     d_lse: Tensor | None,
     saved: Sequence[Tensor],
-    lengths: Lengths,
-    beside: Beside | None = None,
-    wanted: Wanted = NOTHING,
+    beside: Beside = NOTHING,
+    wanted: tuple[bool, ...] = (),
 ) -> list[Tensor]:
-    """Gradients of q, k and v, with q, k, v, o and lse saved; then those that are wanted of sinks and of tensors that expressions read."""
+    """Gradients of q, k and v, with q, k, v, o and lse saved; then those that are wanted of the tensors of `beside`."""
     q, k, v, o, lse = saved
     # What was saved may come back with other strides, or from another place: from the host's memory, or out of a hook.
-    if lengths is not None or beside is not None or not planned.is_of(q, k, v):
-        planned = plan(q, k, v, lengths, planned.numbers, beside)
+    if not beside.is_nothing() or not planned.is_of(q, k, v):
+        planned = plan(q, k, v, planned.numbers, beside)
     of_lse = None if d_lse is None else Form.of(d_lse)
     _checks.check_saved(Form.of(q), Form.of(o), Form.of(d_o), Form.of(lse), of_lse, planned.shape_lse)
-    q_at, k_at, v_at, d_o_at = q.data_ptr(), k.data_ptr(), v.data_ptr(), d_o.data_ptr()
-    if not planned.reads or (q_at | k_at | v_at) & planned.misaligned:
+    if not planned.takes(q, k, v):
         d_o, *copies = (_readable(x, planned) for x in (d_o, q, k, v, o))
-        again = plan(*copies[:3], lengths, planned.numbers, beside)
-        gradients = backward(again, d_o, d_lse, (*copies, lse), lengths, beside, wanted)
+        again = plan(*copies[:3], planned.numbers, beside)
+        gradients = backward(again, d_o, d_lse, (*copies, lse), beside, wanted)
         return [*(_narrowed(gradient, q.shape[-1]) for gradient in gradients[:3]), *gradients[3:]]
     ready = planned.backward(d_o, wanted)
-    if ready is None or d_o_at & planned.misaligned:
-        return backward(planned, d_o.clone(memory_format=torch.contiguous_format), d_lse, saved, lengths, beside, wanted)
+    if ready is None or d_o.data_ptr() & planned.misaligned:
+        return backward(planned, d_o.clone(memory_format=torch.contiguous_format), d_lse, saved, beside, wanted)
     o, lse = _contiguous(o, planned.misaligned), _contiguous(lse, _ALIGNMENT_OF_STATISTICS)
-    d_lse_at = 0
+    read = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "d_o": d_o}
     if d_lse is not None:
-        d_lse = _contiguous(d_lse, _ALIGNMENT_OF_STATISTICS)
-        d_lse_at = d_lse.data_ptr()
-    d_q, d_k, d_v = _new(q), _new(k), _new(v)
-    of_gradients = d_q.data_ptr(), d_k.data_ptr(), d_v.data_ptr()
-    addresses = q_at, k_at, v_at, o.data_ptr(), lse.data_ptr(), d_o_at, d_lse_at, *of_gradients
-    if beside is None:
-        planned.run(ready, addresses, lengths)
-        return [d_q, d_k, d_v]
-    asked, others = beside.addresses(), []
-    if wanted.sinks:
-        others.append(_new(beside.sinks))
-        asked["d_sinks"] = others[0].data_ptr()
-    written: list[Tensor | None] = []
-    if any(wanted.tensors):
+        read["d_lse"] = _contiguous(d_lse, _ALIGNMENT_OF_STATISTICS)
+    written = {"d_q": _new(q), "d_k": _new(k), "d_v": _new(v)}
+    written |= {f"d_{name}": _new(x) for name, x, asked in zip(beside.names, beside.tensors, wanted) if asked}
+    d_read: list[Tensor | None] = []
+    if any(wanted[len(beside.names) :]):
         shapes = planned.shapes_of_gradients(wanted)
-        written = [None if shape is None else x.new_empty(shape) for x, shape in zip(beside.given.tensors, shapes)]
-        asked["d_tensors"] = [0 if gradient is None else gradient.data_ptr() for gradient in written]
-    planned.run(ready, addresses, lengths, asked)
-    read = () if beside.given is None else beside.given.tensors
-    others.extend(_shaped(gradient, x.shape) for gradient, x in zip(written, read) if gradient is not None)
-    return [d_q, d_k, d_v, *others]
+        d_read = [None if shape is None else x.new_empty(shape) for x, shape in zip(beside.read(), shapes)]
+    planned.run(ready, {name: x.data_ptr() for name, x in (read | written).items()}, beside, d_read)
+    of_read = (_shaped(gradient, x.shape) for gradient, x in zip(d_read, beside.read()) if gradient is not None)
+    return [*written.values(), *of_read]
 
 
 def _shaped(gradient: Tensor, shape: torch.Size) -> Tensor:
@@ -383,7 +360,7 @@ def _reads(form: Form, on_gpu: bool) -> bool:
 def _readable(given: Tensor, planned: Plan) -> Tensor:
     """A copy that kernels read. On a GPU columns of zeros fill head_dim up: they change no score, and their part of o is 0."""
     excess = -given.shape[-1] % _ALIGNMENT_ELEMS[given.dtype]
-    if planned.ordinal is not None and excess > 0:
+    if planned.ordinal is not None and excess > 0 and not planned.in_place:
         return torch.nn.functional.pad(given, (0, excess)).contiguous()
     return given.clone(memory_format=torch.contiguous_format)
 

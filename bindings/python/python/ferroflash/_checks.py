@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from ._inputs import TABLE, sizes_of
 from ._refuse import refuse
 
 # The types of q, k and v, and what the library calls them.
@@ -18,10 +19,7 @@ DTYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "
 # The type of keys and values in 8 bits.
 FP8 = torch.float8_e4m3fn
 
-# What says where sequences lie. The last is a table of pages.
-_LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "page_table")
-
-N_LENGTHS = len(_LENGTHS)
+_SCALES = ("k_descale", "v_descale")
 
 _SHAPES = "[batch, seqlen, heads, head_dim], or packed [total, heads, head_dim]"
 
@@ -38,6 +36,15 @@ class Form(NamedTuple):
     def of(tensor: Tensor) -> Form:
         """The form of a tensor."""
         return Form(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+
+    def is_contiguous(self) -> bool:
+        """Whether there are no gaps, and each dimension's entries follow each other."""
+        inner = 1
+        for n, stride in zip(reversed(self.shape), reversed(self.strides)):
+            if n > 1 and stride != inner:
+                return False
+            inner *= n
+        return True
 
 
 def default_scale(shape_q: Sequence[int]) -> float:
@@ -103,8 +110,8 @@ def in_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
-def check(q: Form, k: Form, v: Form, page_table: object = None, names: tuple[str, str] = ("k", "v"), in_8_bits: bool = False) -> None:
-    """Whether q, k and v, called by these names, fit each other. With a table of pages k and v are a pool, `[n_pages, page_size, heads,
+def check(q: Form, k: Form, v: Form, names: tuple[str, str] = ("k", "v"), *, in_pages: bool = False, in_8_bits: bool = False) -> None:
+    """Whether q, k and v, called by these names, fit each other. `in_pages`: k and v are a pool, `[n_pages, page_size, heads,
     head_dim]`. With `in_8_bits` k and v are e4m3."""
     name_k, name_v = names
     if q.dtype not in DTYPES:
@@ -123,7 +130,7 @@ def check(q: Form, k: Form, v: Form, page_table: object = None, names: tuple[str
         raise ValueError(f"{name_v} has the shape {list(v.shape)}; needed: {list(k.shape)}, as {name_k}")
     if k.shape[-1] != q.shape[-1]:
         raise ValueError(f"{name_k} has head_dim {k.shape[-1]}; needed: {q.shape[-1]}, as q")
-    if page_table is not None:
+    if in_pages:
         if len(k.shape) != 4:
             raise ValueError(f"{name_k} has the shape {list(k.shape)}; allowed with page_table: [n_pages, page_size, heads, head_dim]")
     elif len(q.shape) == len(k.shape) == 4 and k.shape[0] != q.shape[0]:
@@ -143,54 +150,72 @@ def check_window(left: int | None, right: int | None) -> None:
             raise ValueError(f"window has {given} keys to the {side}; allowed: 0 or more, or None")
 
 
-def batch_of(q: Form, k: Form, lengths: tuple[Form | None, ...], max_seqlen_q: int | None, max_seqlen_k: int | None) -> int:
+def batch_of(q: Form, k: Form, inputs: Mapping[str, Form], max_seqlen_q: int | None, max_seqlen_k: int | None) -> int:
     """How many sequences there are: of a tensor that is not packed its first dimension."""
-    batch, page_table = None, lengths[5]
-    sides = (("q", q, lengths[0], max_seqlen_q), ("k", k, lengths[1], max_seqlen_k))
-    for side, given, cu_seqlens, longest in sides:
+    batch = None
+    for side, given, longest in (("q", q, max_seqlen_q), ("k", k, max_seqlen_k)):
         packed = len(given.shape) == 3
-        if packed != (cu_seqlens is not None):
+        if packed != (f"cu_seqlens_{side}" in inputs):
             allowed = "with packed tensors, [total, heads, head_dim], and needed with them"
             raise ValueError(f"{side} has the shape {list(given.shape)}; cu_seqlens_{side} is allowed {allowed}")
         if packed and longest is None:
             raise ValueError(f"max_seqlen_{side} is missing; it is needed where {side} is packed")
-        if not packed and not (side == "k" and page_table is not None):
+        if not packed and not (side == "k" and "page_table" in inputs):
             batch = given.shape[0]
     if batch is None:
-        (n_elems,) = lengths[0].shape if len(lengths[0].shape) == 1 else (0,)
-        batch = max(n_elems - 1, 0)
+        ends = inputs["cu_seqlens_q"].shape
+        batch = max(ends[0] - 1, 0) if len(ends) == 1 else 0
     return batch
 
 
-def check_lengths(lengths: tuple[Form | None, ...], batch: int, q: Form) -> None:
-    """Whether the vectors of lengths are int32, contiguous, beside q, and as many as there are sequences; and the table of pages."""
-    for argument, given in zip(_LENGTHS, lengths, strict=True):
-        if given is None:
-            continue
-        if argument == "page_table":
-            check_table(argument, given, batch, q.device)
-        else:
-            check_integers(argument, given, batch + 1 if argument.startswith("cu_") else batch, q.device)
+def check_inputs(inputs: Mapping[str, Form], batch: int, q: Form) -> None:
+    """Whether the optional inputs are as the table says. Scales have more than one shape: `scales_of`."""
+    sizes = sizes_of(batch, q.shape[-2])
+    for argument, given in inputs.items():
+        row = TABLE[argument]
+        if argument not in _SCALES:
+            check_input(argument, given, row.dtypes, row.shape_of(sizes), q.device)
 
 
-def check_integers(argument: str, given: Form, needed: int, device: torch.device) -> None:
-    """Whether a vector is int32, contiguous, on this device, and of so many numbers."""
-    if given.dtype != torch.int32:
-        raise TypeError(f"{argument} is {given.dtype}; needed: torch.int32")
-    _check_vector(argument, given, needed, device)
-
-
-def check_table(argument: str, given: Form, batch: int, device: torch.device) -> None:
-    """Whether a table of pages is int32, contiguous, on this device, and has a row for each sequence."""
-    if given.dtype != torch.int32:
-        raise TypeError(f"{argument} is {given.dtype}; needed: torch.int32")
+def check_input(argument: str, given: Form, dtypes: Sequence[str], shape: tuple[int | str, ...], device: torch.device) -> None:
+    """Whether a tensor has one of these types, is contiguous, on this device, and of this shape; a word in it is a number of 1 or more."""
+    allowed = [getattr(torch, dtype) for dtype in dtypes]
+    if given.dtype not in allowed:
+        raise TypeError(f"{argument} is {given.dtype}; {'allowed' if len(allowed) > 1 else 'needed'}: {', '.join(map(str, allowed))}")
     if given.device != device:
         raise TypeError(f"{argument} lies on {given.device}; needed: {device}, as q")
-    if len(given.shape) != 2 or given.shape[0] != batch or given.shape[1] == 0:
-        raise ValueError(f"{argument} has the shape {list(given.shape)}; needed: [{batch}, columns], 1 column or more")
-    columns = given.shape[1]
-    if given.strides != (columns, 1) and not (batch == 1 and given.strides[1] == 1) and not (columns == 1 and given.strides[0] == 1):
+    fits = len(given.shape) == len(shape) and all(n > 0 if isinstance(m, str) else n == m for n, m in zip(given.shape, shape))
+    if not fits:
+        words = "".join(f", 1 {word.removesuffix('s')} or more" for word in shape if isinstance(word, str))
+        raise ValueError(f"{argument} has the shape {list(given.shape)}; needed: [{', '.join(map(str, shape))}]{words}")
+    if not given.is_contiguous():
+        if len(shape) == 1:
+            raise ValueError(f"{argument} has the stride {given.strides[0]}; needed: 1")
         raise ValueError(f"{argument} has the strides {list(given.strides)}; needed: those of a contiguous tensor")
+
+
+def check_integers(argument: str, given: Form, shape: tuple[int | str, ...], device: torch.device) -> None:
+    """As `check_input`, of lengths."""
+    check_input(argument, given, ("int32",), shape, device)
+
+
+def scales_of(k: Form, inputs: Mapping[str, Form], batch: int) -> str | None:
+    """What the scales of keys and values in 8 bits are of: "per_sequence" or "per_page"; None where there are none."""
+    heads_k = k.shape[-2]
+    shapes = {"per_sequence": (batch, heads_k)}
+    if "page_table" in inputs:
+        shapes["per_page"] = (k.shape[0], heads_k)
+    found = None
+    for argument in (name for name in _SCALES if name in inputs):
+        given = inputs[argument]
+        fitting = [name for name, shape in shapes.items() if tuple(given.shape) == shape]
+        fitted = shapes[fitting[0]] if fitting else tuple(given.shape)
+        check_input(argument, given, TABLE[argument].dtypes, fitted, k.device)
+        if not fitting or found not in (None, fitting[0]):
+            needed = " or ".join(str(list(shape)) for name, shape in shapes.items() if found in (None, name))
+            raise ValueError(f"{argument} has the shape {list(given.shape)}; needed: {needed}")
+        found = fitting[0]
+    return found
 
 
 def check_saved(q: Form, o: Form, d_o: Form, lse: Form, d_lse: Form | None, shape_lse: tuple[int, ...]) -> None:
@@ -209,26 +234,3 @@ def check_saved(q: Form, o: Form, d_o: Form, lse: Form, d_lse: Form | None, shap
             raise TypeError(f"{argument} lies on {given.device}; needed: {q.device}, as q")
         if tuple(given.shape) != tuple(shape):
             raise ValueError(f"{argument} has the shape {list(given.shape)}; needed: {list(shape)}")
-
-
-def check_sinks(given: Form, q: Form) -> None:
-    """Whether sinks are float32, contiguous, beside q, and as many as it has heads."""
-    if given.dtype != torch.float32:
-        raise TypeError(f"sinks is {given.dtype}; needed: torch.float32")
-    _check_vector("sinks", given, q.shape[-2], q.device)
-
-
-def check_state(given: Form, q: Form) -> None:
-    """Whether seed and offset of dropout are two whole numbers of 64 bits, contiguous, beside q."""
-    if given.dtype not in (torch.int64, torch.uint64):
-        raise TypeError(f"rng_state is {given.dtype}; allowed: torch.int64, torch.uint64")
-    _check_vector("rng_state", given, 2, q.device)
-
-
-def _check_vector(argument: str, given: Form, needed: int, device: torch.device) -> None:
-    if given.device != device:
-        raise TypeError(f"{argument} lies on {given.device}; needed: {device}, as q")
-    if tuple(given.shape) != (needed,):
-        raise ValueError(f"{argument} has the shape {list(given.shape)}; needed: [{needed}]")
-    if given.strides != (1,) and needed > 1:
-        raise ValueError(f"{argument} has the stride {given.strides[0]}; needed: 1")

@@ -21,14 +21,14 @@ import torch
 from torch import Tensor
 
 from . import _call, _native
-from ._call import Lengths, Numbers, Plan
+from ._call import Beside, Numbers, Plan
 
 Found = tuple[Plan, "_native.Forward | None", int, tuple[int, ...]]
 
 
-def planned(q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, numbers: Numbers) -> Found:
+def planned(q: Tensor, k: Tensor, v: Tensor, lengths: tuple[Tensor | None, ...] | None, numbers: Numbers) -> Found:
     """What the door keeps of a call that it sees for the first time. Raises what the call is refused with."""
-    plan = _call.plan(q, k, v, lengths, numbers)
+    plan = _call.plan(q, k, v, numbers, Beside.of_lengths(lengths))
     forward = plan.forward()[0] if plan.reads else None
     return plan, forward, plan.misaligned, plan.shape_lse
 

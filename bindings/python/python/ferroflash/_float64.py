@@ -7,28 +7,36 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._checks import Form, batch_of, check_lengths, check_window, default_scale
+from ._call import Beside, Numbers
+from ._checks import Form, batch_of, check_inputs, check_window, default_scale
 from ._refuse import refuse, refuse_given
 
+# The optional inputs that it knows.
+_SERVED = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "sinks")
 
-def attention(q: Tensor, k: Tensor, v: Tensor, lengths: tuple, numbers: tuple, sinks: Tensor | None, **others) -> tuple[Tensor, Tensor]:
+
+def attention(q: Tensor, k: Tensor, v: Tensor, numbers: Numbers, beside: Beside) -> tuple[Tensor, Tensor]:
     """`_torch.attention` of q, k and v in float64: o and lse, both in float64."""
-    dropout_p = others.pop("dropout_p")
-    if dropout_p != 0:
-        refuse("dropout_p", dropout_p, "0 with q of torch.float64")
-    refuse_given(**others, page_table=lengths[5])
+    if beside.dropout_p != 0:
+        refuse("dropout_p", beside.dropout_p, "0 with q of torch.float64")
+    given = beside.named()
+    refuse_given(score=beside.score, mask=beside.mask, **{name: x for name, x in given.items() if name not in _SERVED})
     max_seqlen_q, max_seqlen_k, scale, left, right, _num_splits = numbers
     of_q, of_k = Form.of(q), Form.of(k)
-    _check(q, k, v, sinks)
+    _check(q, k, v)
     check_window(left, right)
-    forms = tuple(None if x is None else Form.of(x) for x in lengths)
+    forms = {name: Form.of(x) for name, x in given.items()}
+    sinks = given.get("sinks")
+    if sinks is not None:
+        # Whatever its type and strides are, it is read by PyTorch.
+        forms["sinks"] = Form.of(sinks.detach().float().contiguous())
     batch = batch_of(of_q, of_k, forms, max_seqlen_q, max_seqlen_k)
-    check_lengths(forms, batch, of_q)
-    cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, _ = lengths
+    check_inputs(forms, batch, of_q)
+    seqused_q, seqused_k, leftpad_k = (given.get(name) for name in ("seqused_q", "seqused_k", "leftpad_k"))
     # [rows of all sequences, heads, head_dim]: those of another sequence are hidden.
     rows_q, rows_k, rows_v = (x if x.dim() == 3 else x.flatten(0, 1) for x in (q, k, v))
-    first_q, end_q, sequence_q = _sequences(q, cu_seqlens_q, seqused_q, batch)
-    first_k, end_k, sequence_k = _sequences(k, cu_seqlens_k, seqused_k, batch)
+    first_q, end_q, sequence_q = _sequences(q, given.get("cu_seqlens_q"), seqused_q, batch)
+    first_k, end_k, sequence_k = _sequences(k, given.get("cu_seqlens_k"), seqused_k, batch)
     first_k = first_k if leftpad_k is None else first_k + leftpad_k
     index_q, index_k = (torch.arange(len(rows), device=q.device) for rows in (rows_q, rows_k))
     place = (index_q + (end_k - end_q)[sequence_q])[:, None]
@@ -68,7 +76,7 @@ def _sequences(x: Tensor, cu_seqlens: Tensor | None, seqused: Tensor | None, bat
     return first, bounds[1:] if seqused is None else first + seqused, sequence
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> None:
+def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
     for argument, given in (("k", k), ("v", v)):
         if given.dtype != q.dtype:
             raise TypeError(f"{argument} is {given.dtype}; needed: {q.dtype}, as q")
@@ -81,5 +89,3 @@ def _check(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None) -> None:
         raise ValueError(f"v has the shape {list(v.shape)}; needed: {list(k.shape)}, as k")
     if k.shape[-1] != q.shape[-1] or q.shape[-2] % max(k.shape[-2], 1) != 0:
         raise ValueError(f"k has the shape {list(k.shape)}; needed: head_dim {q.shape[-1]}, and heads of which q's are a multiple")
-    if sinks is not None and tuple(sinks.shape) != (q.shape[-2],):
-        raise ValueError(f"sinks has the shape {list(sinks.shape)}; needed: [{q.shape[-2]}]")

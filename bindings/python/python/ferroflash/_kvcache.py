@@ -9,7 +9,8 @@ from torch import Tensor
 
 from . import _call
 from ._append import Append, Rotary, append, rotate
-from ._checks import DTYPES, FP8, Form, check, check_integers, check_rows, check_table, number, refuse_tangents, whole
+from ._call import Beside
+from ._checks import DTYPES, FP8, Form, check, check_integers, check_rows, number, refuse_tangents, whole
 from ._forward_only import forward_fp8, in_8_bits
 from ._lengths import longest
 from ._refuse import refuse
@@ -112,7 +113,7 @@ def _spelled(given: Cached, seqused: Tensor | None, table: Tensor | None, error:
     """Raises an error of attention again, with the names that these interfaces have for its arguments."""
     forms = (Form.of(x) for x in (given.q, given.k_cache, given.v_cache))
     fp8 = given.k_cache.dtype == FP8
-    check(*forms, table, names=("k_cache", "v_cache"), in_8_bits=fp8)
+    check(*forms, ("k_cache", "v_cache"), in_pages=table is not None, in_8_bits=fp8)
     for argument in ("k_cache", "v_cache") if fp8 else ():
         check_rows(argument, Form.of(getattr(given, argument)))
     text = str(error).replace("seqused_k", "cache_seqlens").replace("leftpad_k", "cache_leftpad")
@@ -154,11 +155,12 @@ def _table(given: Cached, batch: int) -> Tensor | None:
     (argument, table), index = given.table, given.cache_batch_idx
     if index is not None:
         index = index.contiguous()
-        check_integers("cache_batch_idx", Form.of(index), batch, given.k_cache.device)
+        check_integers("cache_batch_idx", Form.of(index), (batch,), given.k_cache.device)
         table = index.unsqueeze(1) if table is None else table.index_select(0, index)
     if table is not None:
         table = table.contiguous()
-        check_table("cache_batch_idx" if given.table[1] is None else argument, Form.of(table), batch, given.k_cache.device)
+        named = "cache_batch_idx" if given.table[1] is None else argument
+        check_integers(named, Form.of(table), (batch, "columns"), given.k_cache.device)
     return table
 
 
@@ -172,17 +174,17 @@ def _with_new_rows(
     rotary = _rotary(given, given.k_cache.shape[1] * (1 if table is None else table.shape[1]))
     q, k, v, k_cache, v_cache = (x.detach() for x in (given.q, given.k, given.v, given.k_cache, given.v_cache))
     numbers = (longest_q, None, given.softmax_scale, *window, given.num_splits)
-    lengths = (given.cu_seqlens_q, None, None, seqused, given.cache_leftpad, table)
+    lengths = {"cu_seqlens_q": given.cu_seqlens_q, "seqused_k": seqused, "leftpad_k": given.cache_leftpad, "page_table": table}
     plain = _are_plain(q, k, v, k_cache, v_cache, seqused)
     expressions = expressions_of(q, **given.edit)
-    planned, beside = None, None if expressions is None else _call.Beside(expressions)
+    planned, beside = None, Beside.of(lengths, expressions)
     if plain:
         # What attention refuses is refused before the cache is written.
-        planned = _call.plan(q, k_cache, v_cache, lengths, numbers, beside)
+        planned = _call.plan(q, k_cache, v_cache, numbers, beside)
         if planned.reads:
             planned.forward()
         if not k_cache.is_cuda:
-            _check_on_host(k, k_cache, lengths, given.cu_seqlens_k_new)
+            _check_on_host(k, k_cache, (seqused, given.cache_leftpad, table), given.cu_seqlens_k_new)
     rotated, queries = q, None
     if rotary is not None:
         own = given.rotary_seqlens is not None and given.rotary_seqlens is not seqused
@@ -199,23 +201,21 @@ def _with_new_rows(
     rows = Append(k, v, k_cache, v_cache, seqused, queries, rotary, at_first and queries is not None, given.cu_seqlens_k_new, table)
     after, appended = append(rows)
     rotated = rotated if appended is None else appended
-    lengths = (*lengths[:3], after, *lengths[4:])
+    lengths["seqused_k"] = after
     if plain:
+        beside = Beside.of(lengths, expressions)
         if rotated.stride() != q.stride():
-            planned = _call.plan(rotated, k_cache, v_cache, lengths, numbers, beside)
-        return _call.forward(planned, rotated, k_cache, v_cache, lengths, beside)
+            planned = _call.plan(rotated, k_cache, v_cache, numbers, beside)
+        return _call.forward(planned, rotated, k_cache, v_cache, beside)
     return attention(
         rotated,
         k_cache,
         v_cache,
         softmax_scale=given.softmax_scale,
         window=window,
-        cu_seqlens_q=given.cu_seqlens_q,
-        seqused_k=after,
-        leftpad_k=given.cache_leftpad,
         max_seqlen_q=longest_q,
-        page_table=table,
         num_splits=given.num_splits,
+        **lengths,
         **given.edit,
     )
 
@@ -261,9 +261,9 @@ def _turn_queries(q: Tensor, rotary: Rotary, positions: Tensor, cu_seqlens_q: Te
     return rotate(q.unsqueeze(1), rotary, positions.index_select(0, sequence)).squeeze(1)
 
 
-def _check_on_host(k: Tensor, k_cache: Tensor, lengths: tuple[Tensor | None, ...], cu_seqlens_new: Tensor | None) -> None:
+def _check_on_host(k: Tensor, k_cache: Tensor, lengths: tuple[Tensor, Tensor | None, Tensor | None], cu_seqlens_new: Tensor | None) -> None:
     """What attention will ask of its lengths once the new rows are there. On a GPU nobody looks at them."""
-    *_, seqused, leftpad, table = lengths
+    seqused, leftpad, table = lengths
     new = k.shape[1] if cu_seqlens_new is None else cu_seqlens_new.diff()
     used = seqused + new
     if leftpad is not None and leftpad.shape == used.shape and ((leftpad < 0) | (leftpad > used)).any():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ._checks import Form, check, check_integers, check_rows, check_table
+from ._checks import Form, check, check_integers, check_rows
 from ._forward_only import latent
 
 Results = tuple[Tensor, Tensor]
@@ -49,10 +49,10 @@ def of_tensors(
 def _check(q: Tensor, k_cache: Tensor, table: Tensor | None, cache_seqlens: Tensor) -> None:
     """Raises by FlashMLA's names what is wrong with types, devices and shapes."""
     of_q, of_k = Form.of(q), Form.of(k_cache)
-    check(of_q, of_k, of_k, table, names=("k_cache", "k_cache"))
-    check_integers("cache_seqlens", Form.of(cache_seqlens.contiguous()), q.shape[0], q.device)
+    check(of_q, of_k, of_k, ("k_cache", "k_cache"), in_pages=table is not None)
+    check_integers("cache_seqlens", Form.of(cache_seqlens.contiguous()), (q.shape[0],), q.device)
     if table is not None:
-        check_table("block_table", Form.of(table), q.shape[0], q.device)
+        check_integers("block_table", Form.of(table), (q.shape[0], "columns"), q.device)
     check_rows("k_cache", of_k)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import _native
-from ._array_call import Call, like, strides_of
-from ._native import Array
+from ._array_call import Call, like
 
 _PAGES = ("n_pages", "page_size", "heads_k", "head_dim")
 _ROWS = ("batch", "seqlen_cache", "heads_k", "head_dim")
@@ -18,7 +17,7 @@ def of_arrays(
     """o and lse, arrays of q's library."""
     try:
         call = _LatentCall(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal)
-        o, lse = call.forward()
+        o, lse = call.forward(head_dim_v)
     except ValueError as error:
         text = str(error).replace("seqused_k", "cache_seqlens").replace("page_table", "block_table")
         raise ValueError(text) from error
@@ -35,13 +34,13 @@ class _LatentCall(Call):
         in_pages = block_table is not None
         shape = (None if in_pages else batch, None, None, head_dim)
         self.k = self._tensor("k_cache", k_cache, (self.dtype,), shape, _PAGES if in_pages else _ROWS)
-        self.seqused_q = None
-        self.seqused_k = self._contiguous("cache_seqlens", cache_seqlens, "int32", (batch,))
+        # As the table of inputs has them, by FlashMLA's names.
+        self.v = self.k
+        self.inputs["seqused_k"] = self._contiguous("cache_seqlens", cache_seqlens, "int32", (batch,))
         columns = None
         if in_pages:
             columns = self._columns(block_table)
-            self.page_table = self._contiguous("block_table", block_table, "int32", (batch, columns))
-        self.head_dim_v = head_dim_v
+            self.inputs["page_table"] = self._contiguous("block_table", block_table, "int32", (batch, columns))
         self.problem = _native.Problem(
             self.dtype,
             self.q.shape,
@@ -58,12 +57,3 @@ class _LatentCall(Call):
         if len(shape) != 2 or shape[1] == 0:
             raise ValueError(f"block_table has the shape {shape}; needed: [{self.q.shape[0]}, columns], 1 column or more")
         return shape[1]
-
-    def forward(self) -> tuple[Array, Array]:
-        """o and lse."""
-        strides = (strides_of(self.q), strides_of(self.k), strides_of(self.k))
-        forward = _native.Forward(self.problem, self.ordinal, strides, self._given())
-        o = self._new(self.dtype, [*self.q.shape[:-1], self.head_dim_v])
-        lse = self._new("float32", self.lse_shape)
-        self._run(forward, self.q, self.k, None, o, lse)
-        return o, lse

@@ -213,7 +213,7 @@ class Problem:
     """One attention problem. Shapes are `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]`; with `columns` that of k is
     `[n_pages, page_size, heads, head_dim]`. `split_kv` is "auto", "never", or the keys of a split. With `values_in_keys` the value of a key is
     so many first columns of its row. `fp8_kv` is "per_sequence" or "per_page": keys and values in e4m3, and what their scales are of. `score` and `mask` are
-    expressions. `sinks`: heads have some. `dropout_p` is the probability that a weight is dropped. `precision` is "tensor" or "full": how
+    expressions. `inputs` are the names of optional inputs that calls give. `dropout_p` is the probability that a weight is dropped. `precision` is "tensor" or "full": how
     exact products of float32 are on a GPU."""
 
     def __new__(
@@ -234,7 +234,7 @@ class Problem:
         fp8_kv: str | None = None,
         score: Score | None = None,
         mask: Mask | None = None,
-        sinks: bool = False,
+        inputs: Sequence[str] = (),
         dropout_p: float = 0.0,
         precision: str = "tensor",
     ) -> Self: ...
@@ -259,8 +259,8 @@ class Forward:
     ) -> None: ...
 
 class Backward:
-    """The backward pass of a problem on a device, planned. `d_sinks`, and `d_tensors` for each tensor that the score and the mask take, say whether
-    runs give their gradients, too."""
+    """The backward pass of a problem on a device, planned. `giving` names the gradients of optional inputs that runs give, too; `d_tensors` says it for
+    each tensor that the score and the mask take."""
 
     def __new__(
         cls,
@@ -269,7 +269,7 @@ class Backward:
         strides: tuple[Sequence[int], ...],
         given: Sequence[bool],
         *,
-        d_sinks: bool = False,
+        giving: Sequence[str] = (),
         d_tensors: Sequence[bool] = (),
     ) -> Self: ...
     @property

@@ -1,4 +1,4 @@
-"""ALiBi and soft caps of FlashAttention's interfaces, as expressions; and sinks of models, as the library takes them.
+"""ALiBi and soft caps of FlashAttention's interfaces, as expressions; and tensors of models in float32.
 
 ALiBi adds −slope · |k − (q + seqlen_k − seqlen_q)| to a score, as flash-attn's documentation says. (Under a causal mask its kernels leave the part
 out that all keys of a query share: o is the same, and lse is not.) The soft cap comes first: softcap · tanh(s / softcap).
@@ -66,15 +66,15 @@ def edit(
     return {"score": _SCORES[softcap > 0.0, rank, window[1] == 0], "score_inputs": inputs}
 
 
-def in_f32(argument: str, sinks: Tensor | None) -> Tensor | None:
-    """Sinks of any type of floats as `_torch.attention` takes them; gradients go back to theirs."""
-    if sinks is None:
+def in_f32(argument: str, given: Tensor | None) -> Tensor | None:
+    """A tensor of any type of floats as `_torch.attention` takes it; gradients go back to its own."""
+    if given is None:
         return None
-    if not isinstance(sinks, Tensor):
-        raise TypeError(f"{argument} is {type(sinks).__name__}; allowed: torch.Tensor, or None")
-    if sinks.dtype not in DTYPES:
-        raise TypeError(f"{argument} is {sinks.dtype}; allowed: {', '.join(map(str, DTYPES))}")
-    return sinks.float().contiguous()
+    if not isinstance(given, Tensor):
+        raise TypeError(f"{argument} is {type(given).__name__}; allowed: torch.Tensor, or None")
+    if given.dtype not in DTYPES:
+        raise TypeError(f"{argument} is {given.dtype}; allowed: {', '.join(map(str, DTYPES))}")
+    return given.float().contiguous()
 
 
 def _check(q: Tensor, slopes: Tensor, cu_seqlens_q: Tensor | None) -> None:

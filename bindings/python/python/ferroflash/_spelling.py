@@ -1,4 +1,4 @@
-"""What stands beside q, k and v as the operators of PyTorch have it, whose arguments are tensors, numbers and texts: expressions are their texts."""
+"""A call as the operators of PyTorch have it, whose arguments are tensors, numbers and texts: expressions are their texts."""
 
 from __future__ import annotations
 
@@ -6,32 +6,30 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from ._call import Beside
-from .expression import Given, Mask, Score
+from ._call import Beside, Numbers
+from .expression import Mask, Score
 
 # How many pairs of texts are kept as expressions.
 _N_EXPRESSIONS = 256
 
-
-def spelled(beside: Beside | None) -> tuple[Any, ...]:
-    """Expressions, what they take, sinks and dropout, as the operators have them."""
-    if beside is None:
-        return None, None, [], [], None, 0.0, None
-    given, *others = beside
-    if given is None:
-        return None, None, [], [], *others
-    return *given.texts(), list(given.tensors), [float(x) for x in given.params], *others
+# What follows q, k and v. `names` are of the first of `inputs`; the others are what expressions read.
+OPTIONS = (
+    "Tensor[] inputs, str[] names, SymInt? max_seqlen_q, SymInt? max_seqlen_k, float softmax_scale, SymInt? left, SymInt? right, "
+    "int num_splits, str? score, str? mask, float[] score_params, float dropout_p"
+)
 
 
-def read(arguments: Sequence[Any]) -> Beside | None:
+def spelled(numbers: Numbers, beside: Beside) -> tuple[Any, ...]:
+    """As `OPTIONS` has it."""
+    score, mask = (None if x is None else x._text for x in (beside.score, beside.mask))
+    params = [float(x) for x in beside.params]
+    return list(beside.tensors), list(beside.names), *numbers, score, mask, params, beside.dropout_p
+
+
+def read(options: Sequence[Any]) -> tuple[Numbers, Beside]:
     """What `spelled` has written."""
-    score, mask, tensors, params, sinks, dropout_p, rng_state = arguments
-    given = None
-    if not (score is None and mask is None):
-        given = Given(*_parsed(score, mask), tuple(params), tuple(tensors))
-    if given is None and sinks is None and dropout_p == 0:
-        return None
-    return Beside(given, sinks, dropout_p, rng_state)
+    tensors, names, *numbers, score, mask, params, dropout_p = options
+    return tuple(numbers), Beside(tuple(names), tuple(tensors), *_parsed(score, mask), tuple(params), dropout_p)
 
 
 @lru_cache(maxsize=_N_EXPRESSIONS)

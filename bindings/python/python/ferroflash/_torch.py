@@ -2,13 +2,13 @@
 
 The operators take q, k and v `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]`. They are registered with their fake
 kernels and gradients, so `torch.compile`, `torch.export` and modes know them; plain calls go past them, since PyTorch's dispatch takes longer than
-a call: through the door of `_door`, or, with expressions, sinks and dropout, by `_call`. Work is enqueued on the current stream, in memory of PyTorch's allocator; nobody waits.
+a call: through the door of `_door`, or, with optional inputs, expressions and dropout, by `_call`. Work is enqueued on the current stream, in memory of PyTorch's allocator; nobody waits.
 
 | operator | what | its kernel |
 |---|---|---|
 | `plain` | a call of q, k, v and numbers alone, with its gradients: what `attention` calls, and what exported programs have | native |
 | `plain_forward`, `plain_backward` | its passes, without gradients: what modes see, and what compiled graphs have | native |
-| `forward`, `backward` | calls with lengths, expressions, sinks or dropout, too | Python |
+| `forward`, `backward` | calls with optional inputs, expressions or dropout, too | Python |
 | `plain_by_python`, `plain_backward_by_python` | what native kernels hand on | Python |
 | `graph_by_python`, `graph_backward_by_python` | what those of native nodes of autograd's graph hand on | Python |
 
@@ -21,25 +21,20 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from . import _call, _door, _float64, _native, _transforms
-from ._call import Beside, Lengths, Numbers, Plan, Wanted, lse_shape, split_kv
-from ._checks import DTYPES, N_LENGTHS, Form, check, check_window, default_scale, in_forward_mode, number, refuse_tangents, whole
-from ._spelling import read, spelled
+from ._call import NOTHING, Beside, Numbers, Plan, lse_shape, split_kv
+from ._checks import DTYPES, Form, check, check_window, default_scale, in_forward_mode, number, refuse_tangents, whole
+from ._inputs import LENGTHS, TABLE, Inputs, given_of, takes_inputs
+from ._spelling import OPTIONS, read, spelled
 from .expression import Given, Mask, Score, check_gradient, given_by, tensors_of
 
-_OPTIONS = (
-    "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, Tensor? seqused_q, Tensor? seqused_k, Tensor? leftpad_k, "
-    "Tensor? page_table, SymInt? max_seqlen_q, SymInt? max_seqlen_k, float softmax_scale, SymInt? left, SymInt? right, int num_splits"
-)
-
-# Expressions by their texts, and what they take; sinks; dropout.
-_BESIDE = "str? score, str? mask, Tensor[] score_tensors, float[] score_params, Tensor? sinks, float dropout_p, Tensor? rng_state"
-_N_BESIDE = 7
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # The types of tensors that expressions read, and what they are called.
 _ELEMENTS = {**DTYPES, torch.int32: "int32"}
@@ -64,11 +59,10 @@ class _Library(torch.library.Library):
 
 _LIBRARY = _Library("ferroflash", "DEF")
 _TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
-_LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {_OPTIONS}, {_BESIDE}) -> (Tensor, Tensor)", tags=_TAGS)
-# Of q, k and v; then those that are wanted of sinks and of score_tensors.
+_LIBRARY.define(f"forward(Tensor q, Tensor k, Tensor v, {OPTIONS}) -> (Tensor, Tensor)", tags=_TAGS)
+# Of q, k and v; then those of inputs that are wanted: none where `wanted` is empty.
 _LIBRARY.define(
-    f"backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {_OPTIONS}, {_BESIDE}, "
-    "bool d_sinks, bool[] d_score_tensors) -> Tensor[]",
+    f"backward(Tensor d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, {OPTIONS}, bool[] wanted) -> Tensor[]",
     tags=_TAGS,
 )
 _PLAINLY = "float softmax_scale, SymInt? left, SymInt? right, int num_splits"
@@ -82,6 +76,7 @@ _LIBRARY.define(f"plain_backward{_PASS_BACK}", tags=_TAGS)
 _END_OF_SEEDS = 2**63 - 1
 
 
+@takes_inputs
 def attention(
     q: Tensor,
     k: Tensor,
@@ -102,9 +97,9 @@ def attention(
     score: Score | None = None,
     mask: Mask | None = None,
     score_inputs: Mapping[str, Any] | None = None,
-    sinks: Tensor | None = None,
     dropout_p: float = 0.0,
     rng_state: Tensor | None = None,
+    **inputs: Unpack[Inputs],
 ) -> tuple[Tensor, Tensor]:
     """softmax(q · kᵀ · softmax_scale, masked) · v, and the logarithm of each row's sum of exponentials. Gradients flow through both.
 
@@ -127,7 +122,7 @@ def attention(
         score, mask: expressions of `ferroflash.expression`: what takes the place of every score, and which keys a query sees, too.
         score_inputs: what they name: parameters, numbers; and tensors beside q, of any strides. Gradients flow to those that have one, as
             `ferroflash.expression` says: to a bias.
-        sinks: float32 `[heads_q]`, contiguous: exp(sink) is added to the sum of exponentials of each row of a head. Gradients flow to them.
+        {inputs}
         dropout_p: the probability that a weight is dropped, at least 0 and less than 1; the others are divided by the probability that they are
             kept. Both are rounded to multiples of 1/256. lse is that of all weights.
         rng_state: int64 or uint64 `[2]`, beside q: seed and offset of dropout. Equal ones drop the same weights, those that
@@ -151,42 +146,46 @@ def attention(
     lengths = (cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, page_table)
     numbers = _numbers(max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits)
     dropout_p = number("dropout_p", dropout_p)
-    is_bare = score is None and mask is None and not score_inputs and sinks is None and dropout_p == 0
+    given = given_of(inputs) if inputs else {}
+    is_bare = score is None and mask is None and not score_inputs and not given and dropout_p == 0
     if is_bare and not torch.compiler.is_compiling():
-        result = DOOR.attention(q, k, v, _given(lengths), numbers)
+        result = DOOR.attention(q, k, v, _any_of(lengths), numbers)
         if result is not None:
             return result
-    plain = _are_plain(q, k, v)
-    if not plain or torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
+    if not _are_plain(q, k, v) or torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
         q, k, v = _cast(q, k, v)
+    expressions = None if is_bare else expressions_of(q, score, mask, score_inputs)
+    named = dict(zip(LENGTHS, lengths)) | given | {"rng_state": _state(q, dropout_p, rng_state)}
+    for name, x in named.items():
+        if not (x is None or isinstance(x, Tensor)):
+            raise TypeError(f"{name} is {type(x).__name__}; allowed: torch.Tensor, or None")
+    beside = Beside.of(named, expressions, dropout_p)
     if q.dtype is torch.float64 and q.is_cpu:
-        return _float64.attention(q, k, v, lengths, numbers, sinks, score=score, mask=mask, dropout_p=dropout_p)
-    beside = None
-    if not is_bare:
-        given = expressions_of(q, score, mask, score_inputs)
-        beside = Beside(given, _sinks(sinks), dropout_p, _state(q, dropout_p, rng_state))
-        plain = plain and _are_plain(q, *(x for x in beside.tensors() if x is not None))
-    if not plain:
-        longest_q, longest_k, scale, *others = numbers
-        scale = default_scale(q.shape) if scale is None else scale
+        return _float64.attention(q, k, v, numbers, beside)
+    return attend(q, k, v, numbers, beside)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, numbers: Numbers, beside: Beside) -> tuple[Tensor, Tensor]:
+    """o and lse of a call that the door does not take; gradients flow through both."""
+    if not _are_plain(q, k, v, *beside.tensors):
+        longest_q, longest_k, scale, left, right, num_splits = numbers
+        numbers = longest_q, longest_k, default_scale(q.shape) if scale is None else scale, left, right, num_splits
         if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
             # In forward mode, the operator whose kernel for autograd asks each tensor for its direction at every call of a graph.
-            if beside is None and _is_plain(lengths, (longest_q, longest_k)) and not in_forward_mode():
+            if _is_plain(numbers, beside) and not in_forward_mode():
                 check_window(left, right)
                 split_kv(num_splits, 1)
-                return _called(torch.ops.ferroflash.plain.default, q, k, v, scale, *others)
-            return torch.ops.ferroflash.forward.default(q, k, v, *lengths, longest_q, longest_k, scale, *others, *spelled(beside))
-        arguments = q, k, v, *lengths, longest_q, longest_k, scale, *others, *spelled(beside)
+                return _called(torch.ops.ferroflash.plain.default, q, k, v, *numbers[2:])
+            return torch.ops.ferroflash.forward.default(q, k, v, *spelled(numbers, beside))
         _wanted(beside)
-        return _transforms.attention(*arguments)
-    rows = _given(lengths)
-    planned = _call.plan(q, k, v, rows, numbers, beside)
+        return _transforms.attention(q, k, v, numbers, beside)
+    planned = _call.plan(q, k, v, numbers, beside)
     if not torch.is_grad_enabled():
-        return _call.forward(planned, q, k, v, rows, beside)
+        return _call.forward(planned, q, k, v, beside)
     wanted = _wanted(beside)
-    if q.requires_grad or k.requires_grad or v.requires_grad or wanted.sinks or any(wanted.tensors):
-        return _Attention.apply(q, k, v, planned, rows, beside, wanted, *(() if beside is None else beside.tensors()))
-    return _call.forward(planned, q, k, v, rows, beside)
+    if q.requires_grad or k.requires_grad or v.requires_grad or any(wanted):
+        return _Attention.apply(q, k, v, planned, beside.with_tensors(()), wanted, *beside.tensors)
+    return _call.forward(planned, q, k, v, beside)
 
 
 def _numbers(max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits) -> Numbers:
@@ -196,34 +195,22 @@ def _numbers(max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits)
     return *longest, number("softmax_scale", softmax_scale), *sides, whole("num_splits", num_splits)
 
 
-def _sinks(sinks: Any) -> Tensor | None:
-    if sinks is None or isinstance(sinks, Tensor):
-        return sinks
-    raise TypeError(f"sinks is {type(sinks).__name__}; allowed: torch.Tensor, or None")
-
-
 def _state(q: Tensor, dropout_p: float, rng_state: Any) -> Tensor | None:
     """Seed and offset of a call's dropout."""
     if dropout_p == 0:
         return None
     if rng_state is None:
         return torch.randint(_END_OF_SEEDS, (2,), dtype=torch.int64, device=q.device)
-    if isinstance(rng_state, Tensor):
-        return rng_state
-    raise TypeError(f"rng_state is {type(rng_state).__name__}; allowed: torch.Tensor, or None")
+    return rng_state
 
 
-def _wanted(beside: Beside | None) -> Wanted:
-    """Which gradients are asked for beside those of q, k and v; of a tensor that has none, an error that says why."""
-    if beside is None:
-        return _call.NOTHING
-    given, sinks = beside.given, beside.sinks
-    tensors = () if given is None else tuple(x.requires_grad for x in given.tensors)
-    if any(tensors):
-        for name, asked in zip(tensors_of(given.score, given.mask), tensors):
-            if asked:
-                check_gradient(given.score, given.mask, name)
-    return Wanted(sinks is not None and sinks.requires_grad, tensors)
+def _wanted(beside: Beside) -> tuple[bool, ...]:
+    """Which gradients are asked for, of its tensors; of a tensor that expressions read and that has none, an error that says why."""
+    read = tuple(x.requires_grad for x in beside.read())
+    for name, asked in zip(tensors_of(beside.score, beside.mask), read) if any(read) else ():
+        if asked:
+            check_gradient(beside.score, beside.mask, name)
+    return *(TABLE[name].differentiable and x.requires_grad for name, x in zip(beside.names, beside.tensors)), *read
 
 
 def expressions_of(
@@ -253,9 +240,9 @@ def _cast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.to(dtype) if x.is_floating_point() and x.dtype is not torch.float64 else x for x in (q, k, v))
 
 
-def _is_plain(lengths: Sequence[Tensor | None], longest: Sequence[int | None]) -> bool:
-    """Whether a call says nothing of where sequences lie: the operator `plain` takes it then, if nothing stands beside it."""
-    return all(given is None for given in (*lengths, *longest))
+def _is_plain(numbers: Numbers, beside: Beside) -> bool:
+    """Whether a call is of q, k, v and the numbers alone that the operator `plain` takes."""
+    return numbers[0] is None and numbers[1] is None and beside.is_nothing()
 
 
 class _Refusals(threading.local):
@@ -285,7 +272,7 @@ def _called(operator: Callable, *arguments: Any) -> Any:
     raise refusal
 
 
-def _given(lengths: tuple[Tensor | None, ...]) -> Lengths:
+def _any_of(lengths: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
     """None instead of nothing but None."""
     for given in lengths:
         if given is not None:
@@ -293,6 +280,7 @@ def _given(lengths: tuple[Tensor | None, ...]) -> Lengths:
     return None
 
 
+@takes_inputs
 def explain(
     q: Tensor,
     k: Tensor,
@@ -303,14 +291,14 @@ def explain(
     window: tuple[int | None, int | None] = (None, None),
     score: Score | None = None,
     mask: Mask | None = None,
-    sinks: Tensor | None = None,
     dropout_p: float = 0.0,
     backward: bool = False,
+    **inputs: Unpack[Inputs],
 ) -> str:
     """Which kernels serve `attention` of tensors shaped like these, or its gradients, and why the others do not: a text."""
     left, right = window
-    beside = Beside(Given(score, mask, (), ()), sinks, dropout_p)
-    plan = _call.plan(q, k, v, None, _numbers(None, None, softmax_scale, left, 0 if causal else right, 0), beside)
+    beside = Beside.of(given_of(inputs), Given(score, mask, (), ()), dropout_p)
+    plan = _call.plan(q, k, v, _numbers(None, None, softmax_scale, left, 0 if causal else right, 0), beside)
     return plan.problem.explain(plan.ordinal, backward=backward)
 
 
@@ -335,28 +323,21 @@ def _are_plain(*tensors: Tensor) -> bool:
 
 
 class _Attention(torch.autograd.Function):
-    """Both passes, outside of PyTorch's dispatch. `others` are the tensors of `beside`: by them autograd knows of these."""
+    """Both passes, outside of PyTorch's dispatch. `tensors` are those of `beside`, which comes without: by them autograd knows of these."""
 
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, planned: Plan, lengths: Lengths, beside: Beside | None, wanted: Wanted, *others):
-        o, lse = _call.forward(planned, q, k, v, lengths, beside)
-        ctx.planned, ctx.wanted = planned, wanted
-        ctx.n_lengths = 0 if lengths is None else N_LENGTHS
-        ctx.beside = None if beside is None else beside.with_tensors((None, None))
-        _keep(ctx, q, k, v, o, lse, *(lengths or ()), *others)
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, planned: Plan, beside: Beside, wanted: tuple[bool, ...], *tensors: Tensor):
+        o, lse = _call.forward(planned, q, k, v, beside.with_tensors(tensors))
+        ctx.planned, ctx.beside, ctx.wanted = planned, beside, wanted
+        _keep(ctx, q, k, v, o, lse, *tensors)
         return o, lse
 
     @staticmethod
     def backward(ctx, d_o: Tensor | None, d_lse: Tensor | None):
-        saved, beside, wanted = ctx.saved_tensors, ctx.beside, ctx.wanted
-        n = 5 + ctx.n_lengths
-        if beside is not None:
-            beside = beside.with_tensors(saved[n:])
-        d_q, d_k, d_v, *others = _backward_of(ctx.planned, d_o, d_lse, saved[:5], saved[5:n], beside, wanted)
-        if beside is None:
-            return d_q, d_k, d_v, *(None,) * 4
-        d_sinks, d_tensors = _sorted(others, wanted)
-        return d_q, d_k, d_v, *(None,) * 4, d_sinks, None, *d_tensors
+        saved, wanted = ctx.saved_tensors, ctx.wanted
+        beside = ctx.beside.with_tensors(saved[5:])
+        d_q, d_k, d_v, *others = _backward_of(ctx.planned, d_o, d_lse, saved[:5], beside, wanted)
+        return d_q, d_k, d_v, None, None, None, *_transforms.spread(others, wanted)
 
 
 class _Plain(torch.autograd.Function):
@@ -373,7 +354,7 @@ class _Plain(torch.autograd.Function):
             if gradients is not None:
                 return gradients
         lengths = saved[5:]
-        gradients = _backward_of(planned.plan, d_o, d_lse, saved[:5], lengths, None, _call.NOTHING)
+        gradients = _backward_of(planned.plan, d_o, d_lse, saved[:5], Beside.of_lengths(lengths))
         return *gradients, *(None,) * (2 + len(lengths))
 
 
@@ -385,25 +366,16 @@ def _backward_of(
     d_o: Tensor | None,
     d_lse: Tensor | None,
     saved: tuple[Tensor, ...],
-    lengths: tuple[Tensor | None, ...],
-    beside: Beside | None,
-    wanted: Wanted,
+    beside: Beside,
+    wanted: tuple[bool, ...] = (),
 ) -> Sequence[Tensor | None]:
     """Those of q, k and v, with q, k, v, o and lse saved; then what is wanted beside them."""
     # Where a graph of this pass is wanted, the operator says that it has no derivative.
     if d_o is None or torch.is_grad_enabled() or not _are_plain(d_o, d_o if d_lse is None else d_lse, *saved):
-        if beside is None and _is_plain(lengths, planned.numbers[:2]):
+        if _is_plain(planned.numbers, beside):
             return _plain_gradients(d_o, d_lse, saved, planned.numbers[2:])
-        options = *(lengths or (None,) * N_LENGTHS), *planned.numbers, *spelled(beside)
-        return _gradients(d_o, d_lse, saved, options, wanted)
-    return _call.backward(planned, d_o, d_lse, saved, lengths or None, beside, wanted)
-
-
-def _sorted(gradients: list[Tensor], wanted: Wanted) -> tuple[Tensor | None, list[Tensor | None]]:
-    """Those of sinks and of tensors, with None for each that nobody wants; None throughout where there are none."""
-    remaining = iter(gradients)
-    d_sinks = next(remaining, None) if wanted.sinks else None
-    return d_sinks, [next(remaining, None) if asked else None for asked in wanted.tensors]
+        return _gradients(d_o, d_lse, saved, spelled(planned.numbers, beside), wanted)
+    return _call.backward(planned, d_o, d_lse, saved, beside, wanted)
 
 
 def _keep(ctx, *tensors: Tensor | None) -> None:
@@ -413,22 +385,21 @@ def _keep(ctx, *tensors: Tensor | None) -> None:
 
 
 def _gradients(
-    d_o: Tensor | None, d_lse: Tensor | None, saved: tuple[Tensor, ...], options: tuple, wanted: Wanted
+    d_o: Tensor | None, d_lse: Tensor | None, saved: tuple[Tensor, ...], options: tuple, wanted: tuple[bool, ...]
 ) -> Sequence[Tensor | None]:
     """Those of q, k and v by the operator, from q, k, v, o and lse; then what is wanted beside them."""
     if d_o is None and d_lse is None:
         return None, None, None
     if d_o is None:
         d_o = torch.zeros_like(saved[3])
-    return torch.ops.ferroflash.backward.default(d_o, d_lse, *saved, *options, wanted.sinks, list(wanted.tensors))
+    return torch.ops.ferroflash.backward.default(d_o, d_lse, *saved, *options, list(wanted))
 
 
 def _plain_gradients(d_o: Tensor | None, d_lse: Tensor | None, saved: tuple[Tensor, ...], numbers: tuple) -> Sequence[Tensor | None]:
     """Those of q, k and v by an operator, from q, k, v, o and lse, of a call of q, k, v and numbers alone."""
     if torch.is_grad_enabled():
         # The operator that says that it has no derivative.
-        options = *(None,) * N_LENGTHS, None, None, *numbers, *spelled(None)
-        return _gradients(d_o, d_lse, saved, options, _call.NOTHING)
+        return _gradients(d_o, d_lse, saved, spelled((None, None, *numbers), NOTHING), ())
     if d_o is None and d_lse is None:
         return None, None, None
     if d_o is None:
@@ -436,69 +407,57 @@ def _plain_gradients(d_o: Tensor | None, d_lse: Tensor | None, saved: tuple[Tens
     return _called(torch.ops.ferroflash.plain_backward.default, d_o, d_lse, *saved, *numbers)
 
 
-def _options(options: Sequence[Any]) -> tuple[Lengths, tuple, Beside | None]:
-    """What operators are given behind their tensors: lengths, numbers, and what stands beside them."""
-    others, beside = options[:-_N_BESIDE], options[-_N_BESIDE:]
-    return _given(tuple(others[:N_LENGTHS])), tuple(others[N_LENGTHS:]), read(beside)
-
-
 @torch.library.impl(_LIBRARY, "forward", "CPU")
 @torch.library.impl(_LIBRARY, "forward", "CUDA")
 def _forward(q, k, v, *options):
-    lengths, numbers, beside = _options(options)
-    if beside is None:
-        result = DOOR.behind_operator(q, k, v, lengths, numbers)
+    numbers, beside = read(options)
+    if beside.is_of_lengths():
+        result = DOOR.behind_operator(q, k, v, beside.lengths(), numbers)
         if result is not None:
             return result
-    return _call.forward(_call.plan(q, k, v, lengths, numbers, beside), q, k, v, lengths, beside)
+    return _call.forward(_call.plan(q, k, v, numbers, beside), q, k, v, beside)
 
 
 @torch.library.impl(_LIBRARY, "backward", "CPU")
 @torch.library.impl(_LIBRARY, "backward", "CUDA")
 def _backward(d_o, d_lse, q, k, v, o, lse, *options):
-    *options, d_sinks, d_tensors = options
-    lengths, numbers, beside = _options(options)
-    if beside is None:
-        gradients = DOOR.behind_operator_backward((q, k, v, o, lse), d_o, d_lse, lengths, numbers)
+    *options, wanted = options
+    numbers, beside = read(options)
+    if beside.is_of_lengths():
+        gradients = DOOR.behind_operator_backward((q, k, v, o, lse), d_o, d_lse, beside.lengths(), numbers)
         if gradients is not None:
             return gradients
-    planned = _call.plan(q, k, v, lengths, numbers, beside)
-    return _call.backward(planned, d_o, d_lse, (q, k, v, o, lse), lengths, beside, Wanted(d_sinks, tuple(d_tensors)))
+    planned = _call.plan(q, k, v, numbers, beside)
+    return _call.backward(planned, d_o, d_lse, (q, k, v, o, lse), beside, tuple(wanted))
 
 
 @torch.library.register_fake("ferroflash::forward", lib=_LIBRARY)
 def _fake_forward(q, k, v, *options):
-    check(Form.of(q), Form.of(k), Form.of(v), options[N_LENGTHS - 1])
+    _tensors, names, *_ = options
+    check(Form.of(q), Form.of(k), Form.of(v), in_pages="page_table" in names, in_8_bits="k_descale" in names)
     return q.new_empty(q.shape), q.new_empty(lse_shape(q.shape), dtype=torch.float32)
 
 
 @torch.library.register_fake("ferroflash::backward", lib=_LIBRARY)
 def _fake_backward(d_o, d_lse, q, k, v, o, lse, *options):
-    *options, d_sinks, d_tensors = options
-    tensors, _params, sinks, *_dropout = options[-5:]
-    others = [x for x, asked in zip(tensors, d_tensors) if asked]
-    return [x.new_empty(x.shape) for x in (q, k, v, *([sinks] if d_sinks else ()), *others)]
+    inputs, wanted = options[0], options[-1]
+    return [x.new_empty(x.shape) for x in (q, k, v, *(x for x, asked in zip(inputs, wanted) if asked))]
 
 
 def _save(ctx, inputs, output):
     q, k, v, *options = inputs
-    score, mask, tensors, params, sinks, dropout_p, rng_state = options[-_N_BESIDE:]
-    ctx.wanted = _wanted(read(options[-_N_BESIDE:]))
-    _keep(ctx, q, k, v, *output, *options[:N_LENGTHS], sinks, rng_state, *tensors)
-    ctx.numbers = options[N_LENGTHS:-_N_BESIDE]
-    ctx.texts, ctx.params, ctx.dropout_p = (score, mask), params, dropout_p
+    ctx.numbers, beside = read(options)
+    ctx.beside, ctx.wanted = beside.with_tensors(()), _wanted(beside)
+    _keep(ctx, q, k, v, *output, *beside.tensors)
 
 
 def _differentiate(ctx, d_o, d_lse):
-    saved = ctx.saved_tensors
-    n = 5 + N_LENGTHS
-    sinks, rng_state, *tensors = saved[n:]
-    options = *saved[5:n], *ctx.numbers, *ctx.texts, tensors, ctx.params, sinks, ctx.dropout_p, rng_state
-    d_q, d_k, d_v, *others = _gradients(d_o, d_lse, saved[:5], options, ctx.wanted)
-    d_sinks, d_tensors = _sorted(others, ctx.wanted)
+    saved, beside, wanted = ctx.saved_tensors, ctx.beside, ctx.wanted
+    options = spelled(ctx.numbers, beside.with_tensors(saved[5:]))
+    d_q, d_k, d_v, *others = _gradients(d_o, d_lse, saved[:5], options, wanted)
     # Of lists, lists: so PyTorch takes an empty one.
-    lists = d_tensors or [None] * len(tensors), None if ctx.params else []
-    return d_q, d_k, d_v, *(None,) * (len(options) - 5), *lists, d_sinks, None, None
+    of_names, of_params = (None if given else [] for given in (beside.names, beside.params))
+    return d_q, d_k, d_v, _transforms.spread(others, wanted), of_names, *(None,) * (len(options) - 4), of_params, None
 
 
 def _refuse_vmap(info, in_dims, *args):
@@ -519,7 +478,7 @@ def _plain(q, k, v, *numbers):
     result = DOOR.behind_operator(q, k, v, None, numbers)
     if result is not None:
         return result
-    return _call.forward(_call.plan(q, k, v, None, numbers), q, k, v, None)
+    return _call.forward(_call.plan(q, k, v, numbers), q, k, v)
 
 
 def _plain_backward(d_o, d_lse, q, k, v, o, lse, *numbers):
@@ -527,7 +486,7 @@ def _plain_backward(d_o, d_lse, q, k, v, o, lse, *numbers):
     gradients = DOOR.behind_operator_backward(saved, d_o, d_lse, None, numbers)
     if gradients is not None:
         return tuple(gradients)
-    return tuple(_call.backward(_call.plan(q, k, v, None, numbers), d_o, d_lse, saved, None))
+    return tuple(_call.backward(_call.plan(q, k, v, numbers), d_o, d_lse, saved))
 
 
 def define_for_native(schema: str, kernel: Callable[..., tuple[Tensor, ...]]) -> None:

@@ -8,63 +8,71 @@ depend on the batch's own numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from ._checks import N_LENGTHS, refuse_forward_mode
+from ._call import Beside, Numbers
+from ._checks import refuse_forward_mode
+from ._inputs import TABLE
+from ._spelling import read, spelled
 
-# q, k and v; lengths; then sinks, seed and offset, and what expressions read.
-_N_BEFORE_SINKS = 3 + N_LENGTHS
-_CU_SEQLENS_Q, _CU_SEQLENS_K, _PAGE_TABLE = 3, 4, 8
 
+class _Call:
+    """What a call is given beside tensors: one leaf of the tree of arguments that transformations go through. Tensors are q, k and v, then those
+    of `beside`."""
 
-class _Constants:
-    """What an operator is given beside tensors: one leaf of the tree of arguments that transformations go through."""
+    def __init__(self, numbers: Numbers, beside: Beside) -> None:
+        self.numbers, self.beside = tuple(numbers), beside.with_tensors(())
 
-    def __init__(self, numbers: Sequence[Any], texts: Sequence[str | None], params: Sequence[float], dropout_p: float) -> None:
-        self.numbers, self.texts, self.params, self.dropout_p = tuple(numbers), tuple(texts), tuple(params), dropout_p
-
-    def options(self, tensors: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    def options(self, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
         """What the operators are given behind q, k and v."""
-        sinks, rng_state, *read = tensors[_N_BEFORE_SINKS:]
-        lengths = tensors[3:_N_BEFORE_SINKS]
-        return *lengths, *self.numbers, *self.texts, read, list(self.params), sinks, self.dropout_p, rng_state
+        return spelled(self.numbers, self.beside.with_tensors(tensors[3:]))
+
+    def folds(self, dims: Sequence[int | None]) -> bool:
+        """Whether the dimension of vmap can be a part of the batch."""
+        beside = self.beside
+        if beside.score is not None or beside.mask is not None or beside.dropout_p != 0 or "page_table" in beside.names:
+            return False
+        for name, dim in zip(beside.names, dims[3:]):
+            if TABLE[name].shape[0] != "batch" and not (TABLE[name].is_shared() and dim is None):
+                return False
+        return True
+
+    def folded(self, call: Callable, n: int, dims: Sequence[int | None], tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+        """One call, of n times the batch, with what all sequences have alike."""
+        names = self.beside.names
+        shared = [*(False for _ in tensors[len(names) :]), *(TABLE[name].is_shared() for name in names)]
+        folded = []
+        for x, dim, is_shared in zip(tensors, dims, shared):
+            if x is not None and not is_shared:
+                x = x.expand(n, *x.shape) if dim is None else x.movedim(dim, 0)
+                x = x.reshape(n * x.shape[1], *x.shape[2:])
+            folded.append(x)
+        return tuple(y.reshape(n, y.shape[0] // n, *y.shape[1:]) for y in call(*folded))
 
 
-class _Wanted(NamedTuple):
-    sinks: bool
-    tensors: list[bool]
+def attention(q: Tensor, k: Tensor, v: Tensor, numbers: Numbers, beside: Beside) -> tuple[Tensor, Tensor]:
+    """o and lse."""
+    return _Forward.apply(_Call(numbers, beside), q, k, v, *beside.tensors)
 
 
-def _split(arguments: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Arguments of the operator: what is no tensor, numbers, texts, params and dropout_p; and the tensors."""
-    *before, score, mask, read, params, sinks, dropout_p, rng_state = arguments
-    tensors = (*before[:_N_BEFORE_SINKS], sinks, rng_state, *(read or ()))
-    return (before[_N_BEFORE_SINKS:], (score, mask), params or (), dropout_p), tensors
-
-
-def attention(*arguments: Any) -> tuple[Tensor, Tensor]:
-    """The operator `ferroflash::forward`, of its arguments."""
-    constants, tensors = _split(arguments)
-    return _Forward.apply(_Constants(*constants), *tensors)
-
-
-def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+def vmap(info: Any, in_dims: tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Any, Any]:
     """The rule of the operator `ferroflash::forward` for vmap."""
-    constants, tensors = _split(arguments)
-    return _Forward.vmap(info, (None, *_split(in_dims)[1]), _Constants(*constants), *tensors)
+    numbers, beside = read(options)
+    dims = None, *in_dims[:3], *(in_dims[3] or ())
+    return _Forward.vmap(info, dims, _Call(numbers, beside), q, k, v, *beside.tensors)
 
 
 class _Forward(torch.autograd.Function):
     @staticmethod
-    def forward(constants: _Constants, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
-        return torch.ops.ferroflash.forward.default(*tensors[:3], *constants.options(tensors))
+    def forward(given: _Call, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.ops.ferroflash.forward.default(*tensors[:3], *given.options(tensors))
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        ctx.constants, *tensors = inputs
+        ctx.given, *tensors = inputs
         ctx.save_for_backward(*output, *tensors)
         ctx.set_materialize_grads(False)
 
@@ -73,25 +81,22 @@ class _Forward(torch.autograd.Function):
         o, lse, *tensors = ctx.saved_tensors
         if d_o is None and d_lse is None:
             return (None,) * (1 + len(tensors))
-        of_sinks, _, *of_read = ctx.needs_input_grad[1 + _N_BEFORE_SINKS :]
+        wanted = ctx.needs_input_grad[4:]
         d_o = torch.zeros_like(o) if d_o is None else d_o
-        wanted = _Wanted(of_sinks, of_read)
-        d_q, d_k, d_v, *others = _Backward.apply(ctx.constants, wanted, d_o, d_lse, o, lse, *tensors)
-        remaining = iter(others)
-        d_sinks, *d_read = (next(remaining) if asked else None for asked in (of_sinks, *of_read))
-        return None, d_q, d_k, d_v, *(None,) * N_LENGTHS, d_sinks, None, *d_read
+        d_q, d_k, d_v, *others = _Backward.apply(ctx.given, wanted, d_o, d_lse, o, lse, *tensors)
+        return None, d_q, d_k, d_v, *spread(others, wanted)
 
     @staticmethod
     def jvp(ctx, *tangents) -> NoReturn:
         refuse_forward_mode()
 
     @staticmethod
-    def vmap(info, in_dims, constants: _Constants, *tensors: Tensor | None):
-        def call(*tensors: Tensor | None):
-            return _Forward.apply(constants, *tensors)
+    def vmap(info, in_dims, given: _Call, *tensors: Tensor):
+        def call(*tensors: Tensor):
+            return _Forward.apply(given, *tensors)
 
         dims = in_dims[1:]
-        results = (_folded if _folds(constants, dims, tensors) else _one_by_one)(call, info.batch_size, dims, tensors)
+        results = (given.folded if given.folds(dims) else _one_by_one)(call, info.batch_size, dims, tensors)
         return results, (0,) * len(results)
 
 
@@ -99,10 +104,9 @@ class _Backward(torch.autograd.Function):
     """Its tensors are the gradients of o and lse, o, lse, and those of the forward pass."""
 
     @staticmethod
-    def forward(constants: _Constants, wanted: _Wanted, *given: Tensor | None) -> tuple[Tensor, ...]:
-        d_o, d_lse, o, lse, *tensors = given
-        options = constants.options(tensors)
-        return tuple(torch.ops.ferroflash.backward.default(d_o, d_lse, *tensors[:3], o, lse, *options, *wanted))
+    def forward(given: _Call, wanted: tuple[bool, ...], *saved: Tensor | None) -> tuple[Tensor, ...]:
+        d_o, d_lse, o, lse, *tensors = saved
+        return tuple(torch.ops.ferroflash.backward.default(d_o, d_lse, *tensors[:3], o, lse, *given.options(tensors), list(wanted)))
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
@@ -117,33 +121,20 @@ class _Backward(torch.autograd.Function):
         refuse_second_derivative()
 
     @staticmethod
-    def vmap(info, in_dims, constants: _Constants, wanted: _Wanted, *given: Tensor | None):
-        def call(*given: Tensor | None):
-            return _Backward.apply(constants, wanted, *given)
+    def vmap(info, in_dims, given: _Call, wanted: tuple[bool, ...], *saved: Tensor | None):
+        def call(*saved: Tensor | None):
+            return _Backward.apply(given, wanted, *saved)
 
-        constants_dim, wanted_dim, *dims = in_dims
-        folds = _folds(constants, dims[4:], given[4:]) and not wanted.sinks and not any(wanted.tensors)
-        results = (_folded if folds else _one_by_one)(call, info.batch_size, dims, given)
+        dims = in_dims[2:]
+        folds = given.folds(dims[4:]) and not any(wanted)
+        results = (given.folded if folds else _one_by_one)(call, info.batch_size, dims, saved)
         return results, (0,) * len(results)
 
 
-def _folds(constants: _Constants, dims: Sequence[int | None], tensors: Sequence[Tensor | None]) -> bool:
-    """Whether the dimension of vmap can be a part of the batch."""
-    sinks_dim = dims[_N_BEFORE_SINKS]
-    is_plain = constants.texts == (None, None) and constants.dropout_p == 0 and sinks_dim is None
-    return is_plain and all(tensors[at] is None for at in (_CU_SEQLENS_Q, _CU_SEQLENS_K, _PAGE_TABLE))
-
-
-def _folded(call: Callable, n: int, dims: Sequence[int | None], tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-    """One call, of n times the batch. Sinks, the one tensor without a batch, are those of all."""
-    at_sinks = len(tensors) - 2  # Behind them come seed and offset, and nothing that expressions read.
-    folded = []
-    for at, (x, dim) in enumerate(zip(tensors, dims)):
-        if x is not None and at < at_sinks:
-            x = x.expand(n, *x.shape) if dim is None else x.movedim(dim, 0)
-            x = x.reshape(n * x.shape[1], *x.shape[2:])
-        folded.append(x)
-    return tuple(y.reshape(n, y.shape[0] // n, *y.shape[1:]) for y in call(*folded))
+def spread(gradients: Sequence[Tensor], wanted: Sequence[bool]) -> list[Tensor | None]:
+    """With None for each that nobody wants; None throughout where there are none."""
+    remaining = iter(gradients)
+    return [next(remaining, None) if asked else None for asked in wanted]
 
 
 def _one_by_one(call: Callable, n: int, dims: Sequence[int | None], tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:

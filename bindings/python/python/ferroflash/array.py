@@ -18,22 +18,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from ._array_call import Call, Window, like, seed_and_offset
+from ._inputs import INPUTS, Inputs, InputsAndWanted, SupportsDLPack, takes_inputs
 from ._native import Array
 from .expression import Mask, Score
 
 __all__ = ["Array", "SupportsDLPack", "attention", "attention_backward"]
 
 
-class SupportsDLPack(Protocol):
-    """An array of a library that speaks DLPack."""
-
-    def __dlpack__(self, *, stream: Any = None) -> Any: ...
-
-    def __dlpack_device__(self) -> tuple[Any, int]: ...
-
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 A = TypeVar("A", bound=SupportsDLPack)
 
@@ -52,11 +48,11 @@ def attention(
     score: Score | None = ...,
     mask: Mask | None = ...,
     score_inputs: Mapping[str, Any] | None = ...,
-    sinks: SupportsDLPack | None = ...,
     dropout_p: float = ...,
     rng_state: Any = ...,
     precision: str | None = ...,
     return_lse: Literal[False] = ...,
+    **inputs: Unpack[Inputs],
 ) -> A: ...
 
 
@@ -74,14 +70,15 @@ def attention(
     score: Score | None = ...,
     mask: Mask | None = ...,
     score_inputs: Mapping[str, Any] | None = ...,
-    sinks: SupportsDLPack | None = ...,
     dropout_p: float = ...,
     rng_state: Any = ...,
     precision: str | None = ...,
     return_lse: Literal[True],
+    **inputs: Unpack[Inputs],
 ) -> tuple[A, A]: ...
 
 
+@takes_inputs
 def attention(
     q: Any,
     k: Any,
@@ -95,11 +92,11 @@ def attention(
     score: Score | None = None,
     mask: Mask | None = None,
     score_inputs: Mapping[str, Any] | None = None,
-    sinks: Any = None,
     dropout_p: float = 0.0,
     rng_state: Any = None,
     precision: str | None = None,
     return_lse: bool = False,
+    **inputs: Unpack[Inputs],
 ) -> Any:
     """softmax(q · kᵀ · softmax_scale, masked) · v.
 
@@ -116,7 +113,7 @@ def attention(
         seqused_q, seqused_k: int32 `[batch]`: how many rows of each sequence are in use, from the first on. The others are not read.
         score, mask: expressions of `ferroflash.expression`: what takes the place of every score, and which keys a query sees, too.
         score_inputs: what they name: parameters, numbers; and arrays beside q, of any strides that are not negative.
-        sinks: float32 `[heads_q]`, contiguous: exp(sink) is added to the sum of exponentials of each row of a head.
+        {inputs}
         dropout_p: the probability that a weight is dropped, at least 0 and less than 1; the others are divided by the probability that they are
             kept. Both are rounded to multiples of 1/256. lse is that of all weights.
         rng_state: (seed, offset), two whole numbers from 0 to 2**64 - 1; needed with dropout_p greater than 0. Equal ones drop the same weights,
@@ -146,9 +143,9 @@ def attention(
         "score": score,
         "mask": mask,
         "score_inputs": score_inputs,
-        "sinks": sinks,
         "dropout_p": dropout_p,
         "rng_state": rng_state,
+        **inputs,
     }
     if _is_torch(q):
         if precision is not None:
@@ -164,6 +161,7 @@ def attention(
     return (o, lse) if return_lse else o
 
 
+@takes_inputs
 def attention_backward(
     d_o: SupportsDLPack,
     q: A,
@@ -181,27 +179,26 @@ def attention_backward(
     score: Score | None = None,
     mask: Mask | None = None,
     score_inputs: Mapping[str, Any] | None = None,
-    sinks: SupportsDLPack | None = None,
     dropout_p: float = 0.0,
     rng_state: tuple[int, int] | None = None,
     precision: str | None = None,
-    d_sinks: bool = False,
     d_score_inputs: Sequence[str] = (),
+    **inputs: Unpack[InputsAndWanted],
 ) -> tuple[Any, ...]:
-    """Gradients of q, k and v; of sinks, and of tensors that the score reads, where they are asked for.
+    """Gradients of q, k and v; of optional inputs, and of tensors that the score reads, where they are asked for.
 
     Args:
         d_o: gradient of o; of its shape and type, strides as of q.
-        q, k, v, softmax_scale, causal, window, seqused_q, seqused_k, score, mask, score_inputs, sinks, dropout_p, rng_state, precision: as
+        q, k, v, softmax_scale, causal, window, seqused_q, seqused_k, score, mask, score_inputs, dropout_p, rng_state, precision: as
             `attention` was given them.
         o, lse: as `attention` returned them, with return_lse; contiguous.
         d_lse: gradient of lse, float32 `[batch, heads_q, seqlen_q]`, contiguous; for a loss that depends on lse.
-        d_sinks: whether the gradient of the sinks is wanted.
+        {inputs}
         d_score_inputs: the names of tensors in score_inputs whose gradients are wanted. `ferroflash.expression` says which have one.
 
     Returns:
-        Gradients of q, k and v, of their shapes and types. Those of rows that see no key, or are not in use, are 0. Then, with d_sinks, that of the
-        sinks; and with d_score_inputs a dict of those of these tensors, each of the tensor's type, with an element for each value of its indices:
+        Gradients of q, k and v, of their shapes and types. Those of rows that see no key, or are not in use, are 0. Then those of optional inputs
+        that are wanted; and with d_score_inputs a dict of those of these tensors, each of the tensor's type, with an element for each value of its indices:
         batch, heads_q or heads_k, seqlen_q, seqlen_k, or 1 where the index is 0. Equal arguments give equal bits.
 
     Raises:
@@ -209,6 +206,7 @@ def attention_backward(
     """
     if _is_torch(q):
         raise TypeError("q is a torch.Tensor; allowed: arrays of other libraries. ferroflash.attention is differentiable on tensors")
+    wanted = [name for name in INPUTS if inputs.pop(f"d_{name}", False)]
     call = Call(
         q,
         k,
@@ -221,15 +219,14 @@ def attention_backward(
         score=score,
         mask=mask,
         score_inputs=score_inputs,
-        sinks=sinks,
         dropout_p=dropout_p,
         rng_state=rng_state,
         precision=precision,
+        **inputs,
     )
-    gradients = call.backward(d_o, o, lse, d_lse, d_sinks, d_score_inputs)
-    named = {name: like(q, gradient) for name, gradient in gradients[-1].items()} if d_score_inputs else None
-    arrays = [like(q, gradient) for gradient in (gradients if named is None else gradients[:-1])]
-    return *arrays, *(() if named is None else (named,))
+    gradients, of_read = call.backward(d_o, o, lse, d_lse, wanted, d_score_inputs)
+    named = {name: like(q, gradient) for name, gradient in of_read.items()}
+    return *(like(q, gradient) for gradient in gradients), *((named,) if named else ())
 
 
 def _state_beside(q: Any, dropout_p: float, rng_state: Sequence[int]) -> Any:

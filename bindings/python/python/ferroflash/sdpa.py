@@ -38,7 +38,8 @@ import torch
 from torch import Tensor
 
 from . import _torch
-from ._checks import N_LENGTHS
+from ._call import NOTHING
+from ._spelling import spelled
 
 __all__ = ["Installation", "install", "sdpa_calls", "uninstall"]
 
@@ -215,7 +216,7 @@ def _gradients_by_operator(
 ) -> list[Tensor]:
     """Those of query, key and value, of tensors that the door does not take."""
     d_o, q, k, v, o = (x.transpose(1, 2) for x in (grad_out, query, key, value, out))
-    gradients = torch.ops.ferroflash.backward.default(d_o, None, q, k, v, o, lse, *_options(query, is_causal, scale), False, [])
+    gradients = torch.ops.ferroflash.backward.default(d_o, None, q, k, v, o, lse, *_options(query, is_causal, scale), [])
     return [_as_bhsd(d_x, x) for d_x, x in zip(gradients, (query, key, value), strict=True)]
 
 
@@ -233,10 +234,9 @@ def _reason(query: Tensor, dropout_p: float, return_debug_mask: bool, scale: flo
 
 
 def _options(query: Tensor, is_causal: bool, scale: float | None) -> tuple[Any, ...]:
-    """What follows the tensors in the operators of ferroflash: no lengths, the scale, the mask, no expressions, no sinks, no dropout."""
+    """What follows the tensors in the operators of ferroflash: the scale, the mask, and nothing beside them."""
     scale = query.size(-1) ** -0.5 if scale is None else scale
-    lengths = (None,) * N_LENGTHS
-    return *lengths, None, None, scale, None, 0 if is_causal else None, 0, None, None, [], [], None, 0.0, None
+    return spelled((None, None, scale, None, 0 if is_causal else None, 0), NOTHING)
 
 
 def _as_bhsd(result: Tensor, like: Tensor) -> Tensor:

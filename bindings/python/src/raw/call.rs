@@ -135,24 +135,29 @@ pub(crate) struct Backward {
 
 #[pymethods]
 impl Backward {
-    /// As a forward pass; the fourth strides are of the gradient of o. All else is contiguous. `d_sinks`, and `d_tensors` for each tensor that
-    /// the score and the mask take, say whether runs give their gradients, too.
+    /// As a forward pass; the fourth strides are of the gradient of o. All else is contiguous. `giving` names the gradients of
+    /// optional inputs that runs give, too; `d_tensors` says it for each tensor that the score and the mask take.
     #[new]
-    #[pyo3(signature = (problem, ordinal, strides, given, *, d_sinks=false, d_tensors=Vec::new()))]
+    #[pyo3(signature = (problem, ordinal, strides, given, *, giving=Vec::new(), d_tensors=Vec::new()))]
     fn new(
         py: Python<'_>,
         problem: &Problem,
         ordinal: Option<u32>,
         strides: (Strides, Strides, Strides, Strides),
         given: [bool; 6],
-        d_sinks: bool,
+        giving: Vec<String>,
         d_tensors: Vec<bool>,
     ) -> PyResult<Backward> {
         let (q, k, v, d_o) = &strides;
         py.detach(|| {
             let shape = Shape::new(problem, ordinal, [q, k, v], given)?;
             let sizes = &problem.problem;
-            let wanted = Wanted::of(sizes, &shape.taken, d_sinks, &d_tensors)?;
+            let wanted = Wanted::of(
+                sizes,
+                &shape.taken,
+                giving.iter().any(|name| name == "d_sinks"),
+                &d_tensors,
+            )?;
             let d_o = strided(sizes.shape_o(), d_o);
             let layouts = wanted.asked(sizes, shape.layouts().with(Argument::DO, d_o));
             let prepared = match ordinal {
