@@ -4,160 +4,129 @@ use core::fmt;
 
 use super::{TensorMap, TensorView};
 
-/// One argument of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Argument {
+/// Declares the arguments, each with its name.
+macro_rules! arguments {
+    ($($(#[$doc:meta])* $argument:ident $name:literal,)*) => {
+        /// One argument of a call.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Argument {
+            $($(#[$doc])* $argument,)*
+        }
+
+        impl Argument {
+            /// All of them, in their order.
+            pub const ALL: [Argument; [$($name),*].len()] = [$(Argument::$argument),*];
+
+            /// Its name, as messages have it.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Argument::$argument => $name,)*
+                }
+            }
+        }
+    };
+}
+
+arguments! {
     /// Queries.
-    Q,
+    Q "q",
     /// Keys.
-    K,
+    K "k",
     /// Values.
-    V,
+    V "v",
     /// Output.
-    O,
+    O "o",
     /// Row statistics.
-    Lse,
+    Lse "lse",
     /// Weights: softmax of the scores.
-    Weights,
+    Weights "weights",
     /// Gradient of the output.
-    DO,
+    DO "d_o",
     /// Gradient of the row statistics.
-    DLse,
+    DLse "d_lse",
     /// Gradient of the queries.
-    DQ,
+    DQ "d_q",
     /// Gradient of the keys.
-    DK,
+    DK "d_k",
     /// Gradient of the values.
-    DV,
+    DV "d_v",
     /// Gradient of the sinks.
-    DSinks,
+    DSinks "d_sinks",
     /// Gradient of the first tensor that an expression of scores reads.
-    DScoreTensor0,
+    DScoreTensor0 "d_score_tensors[0]",
     /// Of the second one.
-    DScoreTensor1,
+    DScoreTensor1 "d_score_tensors[1]",
     /// Of the third one.
-    DScoreTensor2,
+    DScoreTensor2 "d_score_tensors[2]",
     /// Of the fourth one.
-    DScoreTensor3,
+    DScoreTensor3 "d_score_tensors[3]",
     /// Where each sequence's rows of q begin, and where the last one's end.
-    CuSeqlensQ,
+    CuSeqlensQ "cu_seqlens_q",
     /// Where each sequence's rows of k and v begin, and where the last one's end.
-    CuSeqlensK,
+    CuSeqlensK "cu_seqlens_k",
     /// How many of its rows of q each sequence uses.
-    SeqUsedQ,
+    SeqUsedQ "seqused_q",
     /// How many of its rows of k and v each sequence uses.
-    SeqUsedK,
+    SeqUsedK "seqused_k",
     /// At which of its rows of k and v each sequence begins.
-    LeftpadK,
+    LeftpadK "leftpad_k",
     /// Which page of the pool each page of a sequence's keys and values is.
-    PageTable,
+    PageTable "page_table",
     /// Scales of keys in 8 bits.
-    KDescale,
+    KDescale "k_descale",
     /// Scales of values in 8 bits.
-    VDescale,
+    VDescale "v_descale",
     /// The map of a block mask.
-    BlockMask,
+    BlockMask "block_mask",
     /// The sinks of the heads.
-    Sinks,
+    Sinks "sinks",
     /// Seed and offset of dropout.
-    DropoutState,
+    DropoutState "dropout_state",
     /// The first tensor that an expression of scores reads.
-    ScoreTensor0,
+    ScoreTensor0 "score_tensors[0]",
     /// The second one.
-    ScoreTensor1,
+    ScoreTensor1 "score_tensors[1]",
     /// The third one.
-    ScoreTensor2,
+    ScoreTensor2 "score_tensors[2]",
     /// The fourth one.
-    ScoreTensor3,
+    ScoreTensor3 "score_tensors[3]",
     /// Output over the first part of the keys.
-    O1,
+    O1 "o_1",
     /// Row statistics of the first part of the keys.
-    Lse1,
+    Lse1 "lse_1",
     /// Output over the second part of the keys.
-    O2,
+    O2 "o_2",
     /// Row statistics of the second part of the keys.
-    Lse2,
+    Lse2 "lse_2",
     /// Rows to be rotated by their positions; of the backward pass, the gradient of the rotated rows.
-    X,
+    X "x",
     /// The same rows, rotated.
-    Y,
+    Y "y",
     /// Where each sequence's rows of x begin, and where the last one's end.
-    CuSeqlens,
+    CuSeqlens "cu_seqlens",
     /// At which position each sequence's first row of x stands.
-    SeqlenOffsets,
+    SeqlenOffsets "seqlen_offsets",
     /// Rows of k that are appended to a cache.
-    KNew,
+    KNew "k_new",
     /// Rows of v that are appended to a cache.
-    VNew,
+    VNew "v_new",
     /// Queries rotated by their positions.
-    QOut,
+    QOut "q_out",
     /// Cache of keys.
-    KCache,
+    KCache "k_cache",
     /// Cache of values.
-    VCache,
+    VCache "v_cache",
     /// Where each sequence's new rows begin, and where the last one's end.
-    CuSeqlensNew,
+    CuSeqlensNew "cu_seqlens_new",
     /// How many rows of the cache each sequence uses when its new rows have been appended.
-    SeqUsedOut,
+    SeqUsedOut "seqused_out",
     /// Cosines by position.
-    Cos,
+    Cos "cos",
     /// Sines by position.
-    Sin,
+    Sin "sin",
 }
 
 impl Argument {
-    /// All of them, in their order.
-    pub const ALL: [Argument; 48] = [
-        Argument::Q,
-        Argument::K,
-        Argument::V,
-        Argument::O,
-        Argument::Lse,
-        Argument::Weights,
-        Argument::DO,
-        Argument::DLse,
-        Argument::DQ,
-        Argument::DK,
-        Argument::DV,
-        Argument::DSinks,
-        Argument::DScoreTensor0,
-        Argument::DScoreTensor1,
-        Argument::DScoreTensor2,
-        Argument::DScoreTensor3,
-        Argument::CuSeqlensQ,
-        Argument::CuSeqlensK,
-        Argument::SeqUsedQ,
-        Argument::SeqUsedK,
-        Argument::LeftpadK,
-        Argument::PageTable,
-        Argument::KDescale,
-        Argument::VDescale,
-        Argument::BlockMask,
-        Argument::Sinks,
-        Argument::DropoutState,
-        Argument::ScoreTensor0,
-        Argument::ScoreTensor1,
-        Argument::ScoreTensor2,
-        Argument::ScoreTensor3,
-        Argument::O1,
-        Argument::Lse1,
-        Argument::O2,
-        Argument::Lse2,
-        Argument::X,
-        Argument::Y,
-        Argument::CuSeqlens,
-        Argument::SeqlenOffsets,
-        Argument::KNew,
-        Argument::VNew,
-        Argument::QOut,
-        Argument::KCache,
-        Argument::VCache,
-        Argument::CuSeqlensNew,
-        Argument::SeqUsedOut,
-        Argument::Cos,
-        Argument::Sin,
-    ];
-
     /// The tensors that expressions of scores read, in their order.
     pub const SCORE_TENSORS: [Argument; 4] = [
         Argument::ScoreTensor0,
@@ -173,60 +142,6 @@ impl Argument {
         Argument::DScoreTensor2,
         Argument::DScoreTensor3,
     ];
-
-    /// Its name, as messages have it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Argument::Q => "q",
-            Argument::K => "k",
-            Argument::V => "v",
-            Argument::O => "o",
-            Argument::Lse => "lse",
-            Argument::Weights => "weights",
-            Argument::DO => "d_o",
-            Argument::DLse => "d_lse",
-            Argument::DQ => "d_q",
-            Argument::DK => "d_k",
-            Argument::DV => "d_v",
-            Argument::DSinks => "d_sinks",
-            Argument::DScoreTensor0 => "d_score_tensors[0]",
-            Argument::DScoreTensor1 => "d_score_tensors[1]",
-            Argument::DScoreTensor2 => "d_score_tensors[2]",
-            Argument::DScoreTensor3 => "d_score_tensors[3]",
-            Argument::CuSeqlensQ => "cu_seqlens_q",
-            Argument::CuSeqlensK => "cu_seqlens_k",
-            Argument::SeqUsedQ => "seqused_q",
-            Argument::SeqUsedK => "seqused_k",
-            Argument::LeftpadK => "leftpad_k",
-            Argument::PageTable => "page_table",
-            Argument::KDescale => "k_descale",
-            Argument::VDescale => "v_descale",
-            Argument::BlockMask => "block_mask",
-            Argument::Sinks => "sinks",
-            Argument::DropoutState => "dropout_state",
-            Argument::ScoreTensor0 => "score_tensors[0]",
-            Argument::ScoreTensor1 => "score_tensors[1]",
-            Argument::ScoreTensor2 => "score_tensors[2]",
-            Argument::ScoreTensor3 => "score_tensors[3]",
-            Argument::O1 => "o_1",
-            Argument::Lse1 => "lse_1",
-            Argument::O2 => "o_2",
-            Argument::Lse2 => "lse_2",
-            Argument::X => "x",
-            Argument::Y => "y",
-            Argument::CuSeqlens => "cu_seqlens",
-            Argument::SeqlenOffsets => "seqlen_offsets",
-            Argument::KNew => "k_new",
-            Argument::VNew => "v_new",
-            Argument::QOut => "q_out",
-            Argument::KCache => "k_cache",
-            Argument::VCache => "v_cache",
-            Argument::CuSeqlensNew => "cu_seqlens_new",
-            Argument::SeqUsedOut => "seqused_out",
-            Argument::Cos => "cos",
-            Argument::Sin => "sin",
-        }
-    }
 }
 
 impl fmt::Display for Argument {
@@ -252,6 +167,36 @@ pub trait KernelParams: Copy {
     /// Calls `f` with every place that holds an address.
     fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>));
 }
+
+/// Declares a parameter struct with its places for addresses: `pub FIELD: TYPE = SLOT(ARGUMENT)`, as [`Slot`] names them; `Within`, places of the
+/// field's own. The walk over them has the order of the fields.
+macro_rules! parameters {
+    (@ Within $within:expr, $f:expr) => { $crate::params::KernelParams::slots(&mut $within, $f) };
+    (@ $slot:ident $place:expr, $f:expr $(, $argument:ident)?) => {
+        $f($crate::params::Slot::$slot($($crate::params::Argument::$argument,)? &mut $place))
+    };
+    (
+        $(#[$attribute:meta])*
+        pub struct $type:ident {
+            $($(#[$doc:meta])* pub $field:ident: $of:ty $(= $slot:ident $(($argument:ident))?)?,)*
+        }
+    ) => {
+        $(#[$attribute])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq)]
+        pub struct $type {
+            $($(#[$doc])* pub $field: $of,)*
+        }
+
+        impl $crate::params::KernelParams for $type {
+            fn slots(&mut self, f: &mut dyn FnMut($crate::params::Slot<'_>)) {
+                $($($crate::params::argument::parameters!(@ $slot self.$field, f $(, $argument)?);)?)*
+            }
+        }
+    };
+}
+
+pub(super) use parameters;
 
 /// Marks an offset into the workspace that stands where a vector's address goes.
 const IN_WORKSPACE: u64 = 1 << 63;
