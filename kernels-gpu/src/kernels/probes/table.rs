@@ -227,7 +227,7 @@ fn order(bits: u32) -> i64 {
 }
 
 macro_rules! table {
-    ($($name:ident { $threads:literal, $shared:literal, $fill:ident, $input:literal, $output:literal, $($agreement:tt)* })*) => {
+    ($($name:ident { $threads:literal, $shared:literal, $fill:ident, $input:literal, $output:expr, $($agreement:tt)* })*) => {
         /// Every probe, in the order of the list.
         pub const PROBES: &[Probe] = &[$(
             Probe {
@@ -249,7 +249,7 @@ macro_rules! table {
 for_each_probe!(table);
 
 macro_rules! hopper_table {
-    ($($name:ident { $threads:literal, $shared:literal, $fill:ident, $input:literal, $output:literal, $($agreement:tt)* })*) => {
+    ($($name:ident { $threads:literal, $shared:literal, $fill:ident, $input:literal, $output:expr, $($agreement:tt)* })*) => {
         /// Every probe of Hopper's instructions, in the order of the list.
         pub const HOPPER_PROBES: &[Probe] = &[$(
             Probe {
