@@ -53,8 +53,6 @@ impl Tiles for MlaTiles<576> {
     const HEAD_DIM: u32 = 576;
     const SHAPE: TileShape = TileShape::Compact;
     const CONFIG: TileConfig = config::tma_forward_mla(Self::HEAD_DIM);
-    const SHARES_ROWS: bool = true;
-    const STORES: bool = false;
     const KEY_PIECES: u32 = 3;
     // V lies in the stages of K; in O's place is what the consumers tell each other.
     const V_BYTES: u32 = 0;
