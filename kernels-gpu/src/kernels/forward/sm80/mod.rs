@@ -466,7 +466,7 @@ unsafe fn add_values<E: Products, T: Blocks>(
         }
         let v = E::right(stage::<T>(block.v_tile, i), block.warp_column / 16);
         // O += P V
-        E::multiply_add(o, E::left::<T::Scores>(weights), v, block_k);
+        E::gemm_rs::<_, T::Scores>(o, weights, v, block_k);
     }
 }
 

@@ -19,7 +19,9 @@ use crate::tile::fragment;
 use crate::tile::register::Accumulator;
 use crate::tile::ring::Ring;
 use crate::tile::softmax::{OnlineSoftmax, RowValues, outgrown, scale_rows};
-use crate::tile::warpgroup::{self, BoxedTile, WARPGROUP_ROWS, WarpgroupTile};
+use crate::tile::warpgroup::{
+    self, BoxedTile, WARPGROUP_ROWS, begin_gemm_rs, begin_gemm_ss, gemm_ss,
+};
 
 /// The warps of a consumer vote at barriers `VOTE_BARRIER ..`.
 const VOTE_BARRIER: u32 = 4;
@@ -120,7 +122,12 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
         mbarrier::mbarrier_wait(layout.q_ring.full(q.stage), q.parity);
         mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
         // S = Q Kᵀ
-        s.product::<E>(c.own_q::<T>(q.stage), layout.k::<T>(k.stage), steps);
+        gemm_ss::<E, _>(
+            &mut s,
+            c.own_q::<T>(q.stage),
+            layout.k::<T>(k.stage).t(),
+            steps,
+        );
         let keys = c.keys::<T>(k.stage);
         c.release::<T>(&mut k, q, block);
         c.begin_scores_of_tile::<T>(work, slot, true);
@@ -148,8 +155,8 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
             mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
             c.await_ping_pong::<T>();
             // S = Q Kᵀ
-            let begun_s =
-                s.begin_product::<E>(c.own_q::<T>(q.stage), layout.k::<T>(k.stage), steps);
+            let (own_q, keys) = (c.own_q::<T>(q.stage), layout.k::<T>(k.stage));
+            let begun_s = begin_gemm_ss::<E, _>(&mut s, own_q, keys.t(), steps, 0);
             if let Some(finished) = &finished {
                 c.epilogue::<E, T>(finished, place(slot, 2 + last as u32), &mut o_place, &mut o);
             }
@@ -157,7 +164,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
             mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
             // O += P V
             let values = c.own_v::<T>(v.stage);
-            let begun_o = o.begin_accumulate::<E, _>(&weights, values, kv_steps, accumulate);
+            let begun_o = begin_gemm_rs::<E, _>(&mut o, &weights, values, kv_steps, accumulate);
             c.pass_ping_pong::<T>();
             begun_s.wait::<1>();
             c.begin_scores_of_tile::<T>(work, slot, last);
@@ -178,7 +185,12 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
             v.advance();
             if speculation.mispredicted {
                 // S = Q Kᵀ
-                s.product::<E>(c.own_q::<T>(q.stage), layout.k::<T>(k.stage), steps);
+                gemm_ss::<E, _>(
+                    &mut s,
+                    c.own_q::<T>(q.stage),
+                    layout.k::<T>(k.stage).t(),
+                    steps,
+                );
                 c.edit_scores::<T>(work, block, slot, c.keys::<T>(k.stage), &mut s);
                 speculation.alpha = softmax.grow(&s, terms).or(speculation.alpha);
                 speculation.sums = softmax.exponentials(&mut s, terms);
@@ -200,8 +212,14 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
         }
         mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
         // O += P V
-        o.begin_accumulate::<E, _>(&weights, c.own_v::<T>(v.stage), kv_steps, accumulate)
-            .wait::<0>();
+        begin_gemm_rs::<E, _>(
+            &mut o,
+            &weights,
+            c.own_v::<T>(v.stage),
+            kv_steps,
+            accumulate,
+        )
+        .wait::<0>();
         c.epilogue::<E, T>(&ended, place(slot, 2), &mut o_place, &mut o);
         c.record_end::<T>(ended.work);
     }
