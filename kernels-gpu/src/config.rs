@@ -38,6 +38,19 @@ pub struct TileConfig {
 }
 
 impl TileConfig {
+    /// Of so many threads and blocks per SM, without shared memory, tiles and spills.
+    const fn new(threads: u32, blocks_per_sm: u32) -> TileConfig {
+        TileConfig {
+            threads,
+            shared_bytes: 0,
+            blocks_per_sm,
+            block_q: 0,
+            block_k: 0,
+            launch_registers: 0,
+            spill_bytes: 0,
+        }
+    }
+
     /// Whether every tile and every block of the kernel lies in one block of a block mask.
     pub const fn divides_blocks(&self) -> bool {
         divide_blocks(self.block_q, self.block_k)

@@ -71,13 +71,11 @@ pub const fn forward(element_bytes: u32, head_dim: u32) -> TileConfig {
     };
     let rows = tiles.block_q + 2 * tiles.stages * tiles.block_k;
     TileConfig {
-        threads: 128,
         shared_bytes: rows * head_dim * element_bytes + exchange,
-        blocks_per_sm: tiles.blocks_per_sm,
         block_q: tiles.block_q,
         block_k: tiles.block_k,
-        launch_registers: 0,
         spill_bytes: tiles.spill_bytes,
+        ..TileConfig::new(128, tiles.blocks_per_sm)
     }
 }
 
@@ -92,13 +90,10 @@ pub const DECODE_STAGES: u32 = 3;
 pub const fn forward_decode(head_dim: u32) -> TileConfig {
     let rows = 16;
     TileConfig {
-        threads: 32 * DECODE_WARPS,
         shared_bytes: DECODE_WARPS * DECODE_STAGES * 2 * rows * head_dim * HALF_BYTES,
-        blocks_per_sm: 2,
         block_q: rows,
         block_k: rows * DECODE_WARPS,
-        launch_registers: 0,
-        spill_bytes: 0,
+        ..TileConfig::new(32 * DECODE_WARPS, 2)
     }
 }
 
