@@ -115,22 +115,6 @@ pub unsafe fn begin_gemm_ss<E: Element, C: WarpgroupTile>(
     Pending(c)
 }
 
-/// C = A B as [`begin_gemm_ss`], waited for with everything that was begun before.
-///
-/// # Safety
-/// As [`begin_gemm_ss`].
-#[inline(always)]
-#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-pub unsafe fn gemm_ss<E: Element, C: WarpgroupTile>(
-    c: &mut C,
-    a: impl BoxedOperand,
-    b: impl BoxedOperand,
-    steps: u32,
-) {
-    // SAFETY: the caller's contract.
-    unsafe { begin_gemm_ss::<E, C>(c, a, b, steps, 0).wait::<0>() }
-}
-
 /// Begins C = A B, over some parts of 64 columns of A: from which one on, and how many. `before` is called with
 /// a number from 0 on before each of these is multiplied, to wait until it has arrived.
 ///
