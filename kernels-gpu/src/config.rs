@@ -4,7 +4,7 @@ mod beside;
 mod flash1;
 mod flash2;
 mod flash3_backward;
-mod mla;
+mod flash3_forward;
 mod standard;
 
 use crate::params::BLOCK_MULTIPLE;
@@ -14,7 +14,7 @@ pub use beside::*;
 pub use flash1::flash1_forward;
 pub use flash2::*;
 pub use flash3_backward::{TMA_BACKWARD_STAGES, TMA_BACKWARD_SUM_WARPS, TmaBackward, tma_backward};
-pub use mla::{MLA_COLUMNS, MLA_EXCHANGE, tma_forward_mla};
+pub use flash3_forward::*;
 pub use standard::{PRODUCT_DEPTH, PRODUCT_STAGES, product, weight_rows};
 
 /// What one block of a kernel takes, and which part of the problem it covers.
@@ -38,10 +38,27 @@ pub struct TileConfig {
 }
 
 impl TileConfig {
+    /// Of so many threads and blocks per SM, without shared memory, tiles and spills.
+    const fn new(threads: u32, blocks_per_sm: u32) -> TileConfig {
+        TileConfig {
+            threads,
+            shared_bytes: 0,
+            blocks_per_sm,
+            block_q: 0,
+            block_k: 0,
+            launch_registers: 0,
+            spill_bytes: 0,
+        }
+    }
+
     /// Whether every tile and every block of the kernel lies in one block of a block mask.
     pub const fn divides_blocks(&self) -> bool {
-        BLOCK_MULTIPLE.is_multiple_of(self.block_q) && BLOCK_MULTIPLE.is_multiple_of(self.block_k)
+        divide_blocks(self.block_q, self.block_k)
     }
+}
+
+const fn divide_blocks(block_q: u32, block_k: u32) -> bool {
+    BLOCK_MULTIPLE.is_multiple_of(block_q) && BLOCK_MULTIPLE.is_multiple_of(block_k)
 }
 
 /// Bytes of an element of 16 bits.
@@ -50,130 +67,9 @@ pub const HALF_BYTES: u32 = 2;
 /// Bytes of an element of f32.
 pub const F32_BYTES: u32 = 4;
 
-/// Stages of K, and of V, in the flash3 forward kernel. At head_dim 64 there is room for three, which is 2 to 9 % faster
-/// than two with sequences of up to 1024 (H200); not where values have more columns, nor where two blocks share an SM.
-pub const fn tma_kv_stages(head_dim: u32, value_dim: u32, tiles: TileShape) -> u32 {
-    let is_narrow = head_dim <= 64 && value_dim <= 64;
-    match tiles {
-        TileShape::Default | TileShape::Wide | TileShape::Grouped if is_narrow => 3,
-        _ => 2,
-    }
-}
-
-/// Whether the warpgroups that multiply in the flash3 forward kernel have the same rows. Each multiplies S of them, and half of the columns of O.
-pub const fn tma_shares_rows(value_dim: u32) -> bool {
-    value_dim > 256
-}
-
-/// Slots by which the flash3 forward kernel's producer says which tile comes next.
-pub const TMA_SLOTS: u32 = 2;
-
-/// Places for the lengths of the tiles' sequences. A place is written again when its tile is done with, not when its slot has been
-/// read: that is two tiles later at the latest.
-pub const TMA_LENGTHS: u32 = 2 * TMA_SLOTS;
-
-/// Stages of Q: with two, the next tile's arrives while this one's is in use. Above head_dim 128 there is room for one.
-pub const fn tma_q_stages(head_dim: u32) -> u32 {
-    if head_dim > 128 { 1 } else { 2 }
-}
-
-/// Whether O goes to memory through shared memory and the TMA, which is faster; for 128 rows of head_dim 256 there is no
-/// room, nor beside 128 keys of 192 columns and their values of 128. Where consumers have the same rows, each stores its columns itself.
-pub const fn tma_stores(head_dim: u32, value_dim: u32, tiles: TileShape) -> bool {
-    match tiles {
-        TileShape::Compact | TileShape::Grouped => true,
-        TileShape::Default | TileShape::Wide => {
-            !tma_shares_rows(value_dim)
-                && (head_dim <= 64 || head_dim <= 192 && head_dim == value_dim)
-        }
-    }
-}
-
-/// Forward on Hopper: one block per SM. Two warpgroups multiply, 64 query rows each, in the wide shape three: their softmax
-/// then hides more of the others' products, which pays where a tile is long and head_dim small. In a further warpgroup single
-/// threads are the producer and the store warps. Shared memory: Q, K and V, O on its way out, the slots, and two barriers for
-/// each of these.
-///
-/// The grouped shape is the default one, for tiles that several heads share: shared memory has room for three blocks of keys at head_dim 64.
-///
-/// The compact shape has one warpgroup that multiplies. Up to head_dim 128 two of its blocks share an SM, so that one's
-/// products hide the other's softmax: each has half of the registers and at most 113 KB of shared memory, which at
-/// head_dim 128 two stages of 64 keys fill.
-///
-/// Values may have fewer columns than keys, `value_dim`: 192 and 128, as DeepSeek-V3's. Then there is room for 128 keys. Or more: of 256
-/// columns beside keys of 64 registers hold O and the scores of 96 keys, of 512 shared memory holds 64.
-///
-/// Above `value_dim` 256 no warpgroup has registers for 64 rows of O: both have the same rows, and half of O's columns each ([`tma_shares_rows`]).
-pub const fn tma_forward(head_dim: u32, value_dim: u32, tiles: TileShape) -> TileConfig {
-    let consumers = match tiles {
-        TileShape::Compact => 1,
-        TileShape::Default | TileShape::Grouped => 2,
-        TileShape::Wide => 3,
-    };
-    let row_groups = if tma_shares_rows(value_dim) {
-        1
-    } else {
-        consumers
-    };
-    // The most keys that shared memory has room for, and registers for their scores.
-    let block_k = match (head_dim, tiles) {
-        (..=64, _) if value_dim > 256 => 64,
-        (..=64, _) if value_dim > 128 => 96,
-        (..=64, _) | (..=128, TileShape::Default | TileShape::Grouped) => 128,
-        (..=128, TileShape::Compact) => 64,
-        (..=192, TileShape::Compact) => 112,
-        (129..=192, _) if value_dim <= 128 => 128,
-        (..=256, _) => 80,
-        _ => 32,
-    };
-    let block_q = 64 * row_groups;
-    let kv_stages = tma_kv_stages(head_dim, value_dim, tiles);
-    let (columns, value_columns) = (padded_columns(head_dim), padded_columns(value_dim));
-    let q_stages = tma_q_stages(head_dim);
-    let o_stages = if tma_stores(head_dim, value_dim, tiles) {
-        1
-    } else {
-        0
-    };
-    let rows = q_stages * block_q + kv_stages * block_k;
-    let value_rows = o_stages * block_q + kv_stages * block_k;
-    let barriers = 2 * (q_stages + 2 * kv_stages + TMA_SLOTS + consumers);
-    let blocks_per_sm = match tiles {
-        TileShape::Compact if head_dim <= 128 => 2,
-        _ => 1,
-    };
-    TileConfig {
-        threads: 128 * (consumers + 1),
-        shared_bytes: (rows * columns + value_rows * value_columns) * HALF_BYTES
-            + TMA_SLOTS * 16
-            + TMA_LENGTHS * 32
-            + barriers * 8,
-        blocks_per_sm,
-        block_q,
-        block_k,
-        launch_registers: if shares_registers(128 * (consumers + 1), blocks_per_sm) {
-            launch_registers(128 * (consumers + 1), blocks_per_sm)
-        } else {
-            0
-        },
-        // With sinks ptxas keeps two words of a thread's place in local memory beside values of 512 columns: stored once, loaded twice a block.
-        spill_bytes: if head_dim < value_dim && tma_shares_rows(value_dim) {
-            56
-        } else {
-            0
-        },
-    }
-}
-
 /// Registers of a thread at launch, where blocks fill an SM: its 64 Ki, in units of 8.
 const fn launch_registers(threads: u32, blocks_per_sm: u32) -> u32 {
     65536 / (threads * blocks_per_sm) / 8 * 8
-}
-
-/// Whether consumers need registers of the producer warpgroup. Where an SM has 256 threads at most, each begins with as many as it
-/// can have.
-const fn shares_registers(threads: u32, blocks_per_sm: u32) -> bool {
-    256 < threads * blocks_per_sm
 }
 
 /// Threads of the kernel before the backward pass proper; the one after it has the main kernel's, whose registers it

@@ -14,215 +14,153 @@ mod element {
     pub use crate::tile::element::either::{Either as Bf16, Either as F16, choose};
 }
 
-/// The type of a variant's tiles: of its module, element type where it differs in them, head_dim and shape.
+/// The type of a variant's tiles: of its module, element type where it differs in them, head_dim, columns of values where these are others, and shape.
 macro_rules! tiles {
+    ($($path:ident)::+ of $dtype:ident, $head_dim:literal; Profiled) => {
+        Profiled<tiles!($($path)::+ of $dtype, $head_dim)>
+    };
+    ($($path:ident)::+ of $dtype:ident, $head_dim:literal; Compact) => {
+        $($path)::+::CompactTiles<element::$dtype, $head_dim>
+    };
     ($($path:ident)::+ of $dtype:ident, $head_dim:literal) => {
         $($path)::+::DefaultTiles<element::$dtype, $head_dim>
     };
-    ($($path:ident)::+ of $dtype:ident, $head_dim:literal, Compact) => {
-        $($path)::+::CompactTiles<element::$dtype, $head_dim>
-    };
-    ($($path:ident)::+ of $dtype:ident, $head_dim:literal, Profiled) => {
-        Profiled<tiles!($($path)::+ of $dtype, $head_dim)>
-    };
-    ($($path:ident)::+, $head_dim:literal, Profiled) => {
+    ($($path:ident)::+, $head_dim:literal; Profiled) => {
         Profiled<tiles!($($path)::+, $head_dim)>
     };
-    ($($path:ident)::+, $head_dim:literal, ProfiledWide) => {
-        Profiled<tiles!($($path)::+, $head_dim, Wide)>
+    ($($path:ident)::+, $head_dim:literal; ProfiledWide) => {
+        Profiled<tiles!($($path)::+, $head_dim; Wide)>
     };
     ($($path:ident)::+, $head_dim:literal) => {
         $($path)::+::DefaultTiles<$head_dim>
     };
-    ($($path:ident)::+, $head_dim:literal, Compact) => {
+    ($($path:ident)::+, $head_dim:literal; Compact) => {
         $($path)::+::CompactTiles<$head_dim>
     };
-    ($($path:ident)::+, $head_dim:literal, Wide) => {
+    ($($path:ident)::+, $head_dim:literal; Wide) => {
         $($path)::+::WideTiles<$head_dim>
     };
-    ($($path:ident)::+, $head_dim:literal, Grouped) => {
+    ($($path:ident)::+, $head_dim:literal; Grouped) => {
         $($path)::+::GroupedTiles<$head_dim>
+    };
+    ($($path:ident)::+, $head_dim:literal / $head_dim_v:literal) => {
+        $($path)::+::ValueTiles<$head_dim, $head_dim_v>
     };
 }
 
-/// What a variant runs, given its kind and fields; the tile shape, where it names one, behind a semicolon.
+/// The address of the parameters at `$p` of an entry: of their tensor maps or their program, which they begin with.
+macro_rules! address {
+    ($name:ident, $p:expr) => {
+        parameter_address!(stringify!($name), 0, $p)
+    };
+}
+
+/// What a variant runs, given its kind, its name, the parameters and its fields: columns of values, where it names them, behind a stroke, the tile shape behind
+/// a semicolon.
 macro_rules! run {
-    (Forward, $p:expr, $dtype:ident, $head_dim:literal) => {
-        forward::sm80::forward::<
-            element::$dtype,
-            forward::sm80::DefaultTiles<element::$dtype, $head_dim>,
-        >($p)
-    };
-    (Forward, $p:expr, $dtype:ident, $head_dim:literal; Profiled) => {
-        forward::sm80::forward::<
-            element::$dtype,
-            Profiled<forward::sm80::DefaultTiles<element::$dtype, $head_dim>>,
-        >($p)
-    };
-    (Forward, $p:expr, $dtype:ident, $head_dim:literal; Compact) => {
+    (Forward, $name:ident, $p:expr, $dtype:ident, $head_dim:literal; Compact) => {
         forward::decode::forward::<
             element::$dtype,
             forward::decode::Same<element::$dtype>,
             forward::decode::CompactTiles<$head_dim>,
         >($p)
     };
-    (ForwardE4m3, $p:expr, $dtype:ident, $head_dim:literal; Compact) => {
+    (Forward, $name:ident, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
+        forward::sm80::forward::<element::$dtype, tiles!(forward::sm80 of $dtype, $head_dim $(; $tiles)?)>($p)
+    };
+    (ForwardE4m3, $name:ident, $p:expr, $dtype:ident, $head_dim:literal; Compact) => {
         forward::decode::forward::<
             element::$dtype,
             forward::decode::E4m3<element::$dtype>,
             forward::decode::CompactTiles<$head_dim>,
         >($p)
     };
-    (Flash1Forward, $p:expr, $dtype:ident, $head_dim:literal) => {
-        papers::flash1::forward::forward::<
-            element::$dtype,
-            papers::flash1::forward::DefaultTiles<element::$dtype, $head_dim>,
-        >($p)
+    (Flash1Forward, $name:ident, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
+        papers::flash1::forward::forward::<element::$dtype, tiles!(papers::flash1::forward of $dtype, $head_dim $(; $tiles)?)>($p)
     };
-    (Flash1Backward, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
-        papers::flash1::backward::backward::<
-            element::$dtype,
-            tiles!(backward::sm80 of $dtype, $head_dim $(, $tiles)?),
-        >($p)
+    (Flash1Backward, $name:ident, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
+        papers::flash1::backward::backward::<element::$dtype, tiles!(backward::sm80 of $dtype, $head_dim $(; $tiles)?)>($p)
     };
-    (Combine, $p:expr, $dtype:ident) => {
+    (TmaForward, $name:ident, $p:expr, $dtype:ident, $head_dim:literal $(/ $head_dim_v:literal)? $(; $tiles:ident)?) => {
+        forward::sm90::forward::<element::$dtype, tiles!(forward::sm90, $head_dim $(/ $head_dim_v)? $(; $tiles)?)>($p, address!($name, $p))
+    };
+    (TmaForwardMla, $name:ident, $p:expr, $dtype:ident, $head_dim:literal; Compact) => {
+        forward::sm90::forward::<element::$dtype, forward::mla::MlaTiles<$head_dim>>(
+            $p,
+            address!($name, $p),
+        )
+    };
+    (BackwardPreprocess, $name:ident, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
+        backward::preprocess::preprocess::<element::$dtype, tiles!(backward::sm80 of $dtype, $head_dim $(; $tiles)?)>($p)
+    };
+    (Backward, $name:ident, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
+        backward::sm80::backward::<element::$dtype, tiles!(backward::sm80 of $dtype, $head_dim $(; $tiles)?)>($p)
+    };
+    (BackwardPostprocess, $name:ident, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
+        backward::sm80::postprocess::postprocess::<element::$dtype, tiles!(backward::sm80 of $dtype, $head_dim $(; $tiles)?)>($p)
+    };
+    (TmaBackwardPreprocess, $name:ident, $p:expr, $dtype:ident, $head_dim:literal $(/ $head_dim_v:literal)? $(; $tiles:ident)?) => {
+        backward::preprocess::preprocess::<element::$dtype, tiles!(backward::sm90, $head_dim $(/ $head_dim_v)? $(; $tiles)?)>($p)
+    };
+    (TmaBackward, $name:ident, $p:expr, $dtype:ident, $head_dim:literal $(/ $head_dim_v:literal)? $(; $tiles:ident)?) => {
+        backward::sm90::backward::<element::$dtype, tiles!(backward::sm90, $head_dim $(/ $head_dim_v)? $(; $tiles)?)>($p, address!($name, $p))
+    };
+    (Combine, $name:ident, $p:expr, $dtype:ident) => {
         merge::combine::combine::<element::$dtype>($p)
     };
-    (Merge, $p:expr, $dtype:ident) => {
+    (Merge, $name:ident, $p:expr, $dtype:ident) => {
         merge::merge::<element::$dtype>($p)
     };
-    (Append, $p:expr, $dtype:ident) => {
+    (Append, $name:ident, $p:expr, $dtype:ident) => {
         append::append::<element::$dtype>($p)
     };
-    (Clear, $p:expr) => {
-        backward::clear::clear($p)
-    };
-    (BlockList, $p:expr) => {
-        block_sparse::list::block_list($p)
-    };
-    (MaskMap, $given:expr) => {{
-        let (p, program) = $given;
-        block_sparse::mask_map::mask_map(p, program)
-    }};
-    (SinkGradient, $p:expr) => {
-        backward::sink_gradient::sink_gradient($p)
-    };
-    (TensorGradient, $p:expr, $dtype:ident) => {
+    (TensorGradient, $name:ident, $p:expr, $dtype:ident) => {
         backward::tensor_gradient::tensor_gradient::<element::$dtype>($p)
     };
-    (TileList, $p:expr) => {
-        varlen::tile_list::tile_list::<false>($p, 0)
-    };
-    (TmaTileList, $given:expr) => {{
-        let (p, maps) = $given;
-        varlen::tile_list::tile_list::<true>(p, maps)
-    }};
-    (BackwardPreprocess, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
-        backward::preprocess::preprocess::<
-            element::$dtype,
-            tiles!(backward::sm80 of $dtype, $head_dim $(, $tiles)?),
-        >($p)
-    };
-    (Backward, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
-        backward::sm80::backward::<
-            element::$dtype,
-            tiles!(backward::sm80 of $dtype, $head_dim $(, $tiles)?),
-        >($p)
-    };
-    (BackwardPostprocess, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
-        backward::sm80::postprocess::postprocess::<
-            element::$dtype,
-            tiles!(backward::sm80 of $dtype, $head_dim $(, $tiles)?),
-        >($p)
-    };
-    (StandardScores, $p:expr, $dtype:ident) => {
+    (StandardScores, $name:ident, $p:expr, $dtype:ident) => {
         standard::forward::scores::<element::$dtype>($p)
     };
-    (StandardSoftmax, $p:expr, $dtype:ident) => {
+    (StandardSoftmax, $name:ident, $p:expr, $dtype:ident) => {
         standard::rows::softmax::<element::$dtype>($p)
     };
-    (StandardOutput, $p:expr, $dtype:ident) => {
+    (StandardOutput, $name:ident, $p:expr, $dtype:ident) => {
         standard::forward::output::<element::$dtype>($p)
     };
-    (StandardDelta, $p:expr, $dtype:ident) => {
+    (StandardDelta, $name:ident, $p:expr, $dtype:ident) => {
         standard::rows::delta::<element::$dtype>($p)
     };
-    (StandardDv, $p:expr, $dtype:ident) => {
+    (StandardDv, $name:ident, $p:expr, $dtype:ident) => {
         standard::backward::d_v::<element::$dtype>($p)
     };
-    (StandardDWeights, $p:expr, $dtype:ident) => {
+    (StandardDWeights, $name:ident, $p:expr, $dtype:ident) => {
         standard::backward::d_weights::<element::$dtype>($p)
     };
-    (StandardDScores, $p:expr, $dtype:ident) => {
+    (StandardDScores, $name:ident, $p:expr, $dtype:ident) => {
         standard::rows::d_scores::<element::$dtype>($p)
     };
-    (StandardDq, $p:expr, $dtype:ident) => {
+    (StandardDq, $name:ident, $p:expr, $dtype:ident) => {
         standard::backward::d_q::<element::$dtype>($p)
     };
-    (StandardDk, $p:expr, $dtype:ident) => {
+    (StandardDk, $name:ident, $p:expr, $dtype:ident) => {
         standard::backward::d_k::<element::$dtype>($p)
     };
-    (TmaBackwardPreprocess, $p:expr, $dtype:ident, $head_dim:literal / $head_dim_v:literal) => {
-        backward::preprocess::preprocess::<
-            element::$dtype,
-            backward::sm90::ValueTiles<$head_dim, $head_dim_v>,
-        >($p)
+    (Clear, $name:ident, $p:expr) => {
+        backward::clear::clear($p)
     };
-    (TmaBackwardPreprocess, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
-        backward::preprocess::preprocess::<element::$dtype, tiles!(backward::sm90, $head_dim $(, $tiles)?)>($p)
+    (SinkGradient, $name:ident, $p:expr) => {
+        backward::sink_gradient::sink_gradient($p)
     };
-    (TmaBackward, $given:expr, $dtype:ident, $head_dim:literal / $head_dim_v:literal) => {{
-        let (p, maps) = $given;
-        backward::sm90::backward::<
-            element::$dtype,
-            backward::sm90::ValueTiles<$head_dim, $head_dim_v>,
-        >(p, maps)
-    }};
-    (TmaBackward, $given:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {{
-        let (p, maps) = $given;
-        backward::sm90::backward::<
-            element::$dtype,
-            tiles!(backward::sm90, $head_dim $(, $tiles)?),
-        >(p, maps)
-    }};
-    (TmaForwardMla, $given:expr, $dtype:ident, $head_dim:literal; Compact) => {{
-        let (p, maps) = $given;
-        forward::sm90::forward::<element::$dtype, forward::mla::MlaTiles<$head_dim>>(p, maps)
-    }};
-    (TmaForward, $given:expr, $dtype:ident, $head_dim:literal / $head_dim_v:literal) => {{
-        let (p, maps) = $given;
-        forward::sm90::forward::<
-            element::$dtype,
-            forward::sm90::ValueTiles<$head_dim, $head_dim_v>,
-        >(p, maps)
-    }};
-    (TmaForward, $given:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {{
-        let (p, maps) = $given;
-        forward::sm90::forward::<element::$dtype, tiles!(forward::sm90, $head_dim $(, $tiles)?)>(
-            p, maps,
-        )
-    }};
-}
-
-/// What a variant's kind is given of the parameters at `$p`: where they hold tensor maps or a program, their address too.
-macro_rules! given {
-    (TmaForward, $name:ident, $p:expr) => {
-        ($p, parameter_address!(stringify!($name), 0, $p))
-    };
-    (TmaForwardMla, $name:ident, $p:expr) => {
-        ($p, parameter_address!(stringify!($name), 0, $p))
-    };
-    (TmaBackward, $name:ident, $p:expr) => {
-        ($p, parameter_address!(stringify!($name), 0, $p))
+    (BlockList, $name:ident, $p:expr) => {
+        block_sparse::list::block_list($p)
     };
     (MaskMap, $name:ident, $p:expr) => {
-        ($p, parameter_address!(stringify!($name), 0, $p))
+        block_sparse::mask_map::mask_map($p, address!($name, $p))
+    };
+    (TileList, $name:ident, $p:expr) => {
+        varlen::tile_list::tile_list::<false>($p, 0)
     };
     (TmaTileList, $name:ident, $p:expr) => {
-        ($p, parameter_address!(stringify!($name), 0, $p))
-    };
-    ($kind:ident, $name:ident, $p:expr) => {
-        $p
+        varlen::tile_list::tile_list::<true>($p, address!($name, $p))
     };
 }
 
@@ -272,7 +210,7 @@ macro_rules! entries {
         #[unsafe(no_mangle)]
         pub unsafe extern "ptx-kernel" fn $name(p: params!($kind, params_type)) {
             // SAFETY: the caller's contract.
-            unsafe { run!($kind, given!($kind, $name, &p) $(, $dtype)? $(, $head_dim)? $(/ $head_dim_v)? $(; $tiles)?) }
+            unsafe { run!($kind, $name, &p $(, $dtype)? $(, $head_dim)? $(/ $head_dim_v)? $(; $tiles)?) }
         }
     )*};
 }
@@ -301,7 +239,7 @@ macro_rules! entries {
                 $(element::choose(crate::variants::Dtype::$dtype);)?
                 params!($kind, params_match, params, p, {
                     // SAFETY: the emulator checks every access that a kernel makes.
-                    unsafe { run!($kind, given!($kind, $name, p) $(, $dtype)? $(, $head_dim)? $(/ $head_dim_v)? $(; $tiles)?) }
+                    unsafe { run!($kind, $name, p $(, $dtype)? $(, $head_dim)? $(/ $head_dim_v)? $(; $tiles)?) }
                 })
             }
         })*

@@ -28,6 +28,7 @@ mod window;
 
 pub use any::Params;
 pub use append::{AppendParams, HALVES, INTERLEAVED, KvCache, NewRows, RotaryParams};
+use argument::parameters;
 pub use argument::{
     Argument, Extent, KernelParams, OptionalInput, Slot, VectorType, bind, in_workspace,
 };
@@ -100,258 +101,193 @@ pub struct Scale {
     pub scale_log2: f32,
 }
 
-/// Parameters of the forward kernels.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ForwardParams {
-    /// Queries.
-    pub q: TensorView,
-    /// Keys.
-    pub k: TensorView,
-    /// Values.
-    pub v: TensorView,
-    /// Output.
-    pub o: TensorView,
-    /// `f32 [batch, heads_q, seqlen_q]`: natural logarithm of the row's sum of exponentials.
-    pub lse: u64,
-    /// Sizes.
-    pub shape: Shape,
-    /// Window.
-    pub window: Window,
-    /// Scale.
-    pub scale: Scale,
-    /// Order of the tiles.
-    pub schedule: Schedule,
-    /// Where sequences have lengths of their own: their tiles. Then `schedule` counts the heads of one sequence, its tiles
-    /// are those that there may be, and `window` is that of a sequence without rows.
-    pub list: TileList,
-    /// Under a block mask: what it leaves of each tile's blocks.
-    pub blocks: BlockLists,
-    /// Where keys and values lie in pages: these.
-    pub pages: Pages,
-    /// As in [`TmaForwardParams`], of kernels for few queries. These have no list of tiles, but the lengths.
-    pub split: SplitKv,
-    /// See `split`.
-    pub lengths: Lengths,
-    /// Of kernels for keys and values in 8 bits: their scales.
-    pub descale: Descale,
-    /// Of kernels for few queries, where sequences have lengths of their own.
-    pub divisors: Divisors,
-    /// Where an expression edits the scores: what it reads.
-    pub score: ScoreParams,
-    /// Where the softmax of each head has one term more: `f32 [heads_q]`, the logarithms of these terms.
-    pub sinks: u64,
-    /// Where weights are dropped: which.
-    pub dropout: DropoutParams,
-    /// Workspace, of a profiled kernel alone: `[heads, tiles]` of [`Stamp`], its records.
-    pub stamps: u64,
+parameters! {
+    /// Parameters of the forward kernels.
+    pub struct ForwardParams {
+        /// Queries.
+        pub q: TensorView = Tensor(Q),
+        /// Keys.
+        pub k: TensorView = Tensor(K),
+        /// Values.
+        pub v: TensorView = Tensor(V),
+        /// Output.
+        pub o: TensorView = Tensor(O),
+        /// `f32 [batch, heads_q, seqlen_q]`: natural logarithm of the row's sum of exponentials.
+        pub lse: u64 = Vector(Lse),
+        /// Sizes.
+        pub shape: Shape,
+        /// Window.
+        pub window: Window,
+        /// Scale.
+        pub scale: Scale,
+        /// Order of the tiles.
+        pub schedule: Schedule,
+        /// Where sequences have lengths of their own: their tiles. Then `schedule` counts the heads of one sequence, its tiles
+        /// are those that there may be, and `window` is that of a sequence without rows.
+        pub list: TileList = Within,
+        /// Under a block mask: what it leaves of each tile's blocks.
+        pub blocks: BlockLists = Within,
+        /// Where keys and values lie in pages: these.
+        pub pages: Pages = Within,
+        /// As in [`TmaForwardParams`], of kernels for few queries. These have no list of tiles, but the lengths.
+        pub split: SplitKv = Within,
+        /// See `split`.
+        pub lengths: Lengths = Within,
+        /// Of kernels for keys and values in 8 bits: their scales.
+        pub descale: Descale = Within,
+        /// Of kernels for few queries, where sequences have lengths of their own.
+        pub divisors: Divisors,
+        /// Where an expression edits the scores: what it reads.
+        pub score: ScoreParams = Within,
+        /// Where the softmax of each head has one term more: `f32 [heads_q]`, the logarithms of these terms.
+        pub sinks: u64 = Vector(Sinks),
+        /// Where weights are dropped: which.
+        pub dropout: DropoutParams = Within,
+        /// Workspace, of a profiled kernel alone: `[heads, tiles]` of [`Stamp`], its records.
+        pub stamps: u64 = Workspace,
+    }
 }
 
 /// The most rows of a sequence, heads of a batch, and keys of a window: sums of three of them fit 31 bits. A box of
 /// zeros is copied from this row, which lies behind every tensor's end.
 pub const MAX_ROWS: u32 = ferroflash_expression::MAX_INDEX;
 
-/// Parameters of the flash3 forward kernels.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct TmaForwardParams {
-    /// Queries; boxes of the 64 rows of a warpgroup, of one head or, packed, of several.
-    pub q: TensorMap,
-    /// Keys; boxes of the rows of a KV block.
-    pub k: TensorMap,
-    /// Values; boxes of the rows of a KV block.
-    pub v: TensorMap,
-    /// Output; boxes as those of the queries.
-    pub o: TensorMap,
-    /// Output, for kernels that write it without the TMA.
-    pub o_rows: TensorView,
-    /// `f32 [batch, heads_q, seqlen_q]`: natural logarithm of the row's sum of exponentials.
-    pub lse: u64,
-    /// Workspace, `u32`: the tile counter, from which blocks claim tiles. 0 before a launch, and again after it.
-    pub tile_counter: u64,
-    /// Sizes.
-    pub shape: Shape,
-    /// Window.
-    pub window: Window,
-    /// Scale.
-    pub scale: Scale,
-    /// Order of the tiles. Where heads are packed, the packs count as its heads.
-    pub schedule: Schedule,
-    /// log₂ of the heads whose queries share a tile: packed, neighbours of one group. 0 in other than compact tiles.
-    pub pack_gqa_log2: u32,
-    /// As in [`ForwardParams`].
-    pub list: TileList,
-    /// As in [`ForwardParams`].
-    pub blocks: BlockLists,
-    /// Where keys are divided among tiles: into what, and where their results go instead of to o and lse. `schedule` then counts
-    /// every split of a tile.
-    pub split: SplitKv,
-    /// Where keys are divided and sequences have lengths of their own: these.
-    pub lengths: Lengths,
-    /// As in [`ForwardParams`]. Then `k` and `v` describe the pool, and the tensor maps of a sequence end behind its last row.
-    pub pages: Pages,
-    /// As in [`ForwardParams`].
-    pub score: ScoreParams,
-    /// As in [`ForwardParams`].
-    pub sinks: u64,
-    /// As in [`ForwardParams`].
-    pub dropout: DropoutParams,
-    /// As in [`ForwardParams`].
-    pub stamps: u64,
+parameters! {
+    /// Parameters of the flash3 forward kernels.
+    pub struct TmaForwardParams {
+        /// Queries; boxes of the 64 rows of a warpgroup, of one head or, packed, of several.
+        pub q: TensorMap = Map(Q),
+        /// Keys; boxes of the rows of a KV block.
+        pub k: TensorMap = Map(K),
+        /// Values; boxes of the rows of a KV block.
+        pub v: TensorMap = Map(V),
+        /// Output; boxes as those of the queries.
+        pub o: TensorMap = Map(O),
+        /// Output, for kernels that write it without the TMA.
+        pub o_rows: TensorView = Tensor(O),
+        /// `f32 [batch, heads_q, seqlen_q]`: natural logarithm of the row's sum of exponentials.
+        pub lse: u64 = Vector(Lse),
+        /// Workspace, `u32`: the tile counter, from which blocks claim tiles. 0 before a launch, and again after it.
+        pub tile_counter: u64 = Workspace,
+        /// Sizes.
+        pub shape: Shape,
+        /// Window.
+        pub window: Window,
+        /// Scale.
+        pub scale: Scale,
+        /// Order of the tiles. Where heads are packed, the packs count as its heads.
+        pub schedule: Schedule,
+        /// log₂ of the heads whose queries share a tile: packed, neighbours of one group. 0 in other than compact tiles.
+        pub pack_gqa_log2: u32,
+        /// As in [`ForwardParams`].
+        pub list: TileList = Within,
+        /// As in [`ForwardParams`].
+        pub blocks: BlockLists = Within,
+        /// Where keys are divided among tiles: into what, and where their results go instead of to o and lse. `schedule` then counts
+        /// every split of a tile.
+        pub split: SplitKv = Within,
+        /// Where keys are divided and sequences have lengths of their own: these.
+        pub lengths: Lengths = Within,
+        /// As in [`ForwardParams`]. Then `k` and `v` describe the pool, and the tensor maps of a sequence end behind its last row.
+        pub pages: Pages = Within,
+        /// As in [`ForwardParams`].
+        pub score: ScoreParams = Within,
+        /// As in [`ForwardParams`].
+        pub sinks: u64 = Vector(Sinks),
+        /// As in [`ForwardParams`].
+        pub dropout: DropoutParams = Within,
+        /// As in [`ForwardParams`].
+        pub stamps: u64 = Workspace,
+    }
 }
 
-/// Parameters of the backward kernels: `delta`, the main kernel and, in flash2, `dq`, in this order on one stream.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct BackwardParams {
-    /// Queries.
-    pub q: TensorView,
-    /// Keys.
-    pub k: TensorView,
-    /// Values.
-    pub v: TensorView,
-    /// Output of the forward pass.
-    pub o: TensorView,
-    /// Gradient of the output.
-    pub d_o: TensorView,
-    /// Gradient of the queries.
-    pub d_q: TensorView,
-    /// Gradient of the keys.
-    pub d_k: TensorView,
-    /// Gradient of the values.
-    pub d_v: TensorView,
-    /// `f32 [batch, heads_q, seqlen_q]`: the forward pass's lse.
-    pub lse: u64,
-    /// `f32 [batch, heads_q, seqlen_q]`: gradient of lse; the address is 0 where there is none.
-    pub d_lse: u64,
-    /// Workspace, `f32 [batch, heads_q, padded_q]`: lse · log₂ e, +∞ where lse is −∞ and in the padding. In flash3, 16
-    /// rows lie in the order in which fragments want them, here and in `delta`: see [`crate::kernels::backward`].
-    pub lse_log2: u64,
-    /// Workspace, `f32 [batch, heads_q, padded_q]`: Δ = rowsum(dO ∘ O) − dL, 0 in the padding.
-    pub delta: u64,
-    /// Workspace, `f32 [batch, heads_q, padded_q, head_dim]`: dQ / scale, in the order of the registers that hold it. In
-    /// flash3, whose kernels pad head_dim, rounded up to whole pieces of 64 columns.
-    pub d_q_accum: u64,
-    /// Workspace, `u32 [batch, heads_q, q_blocks]`: how many key tiles have added to this block of dQ.
-    pub dq_semaphore: u64,
-    /// Workspace, `u32 [2]`: the next tile to work on; in flash3, the next rows of dQ to round.
-    pub tile_counters: u64,
-    /// Workspace, `f32 [KV heads, tiles, 2, block_k, head_dim]`, with several head splits: the sums of dV and of dK / scale, in the order
-    /// of the registers that hold them; `head_dim` is the kernel's.
-    pub dkv_accum: u64,
-    /// Workspace, `u32 [KV heads, tiles, 2 · 8]`, with several head splits: how many threads of each consumer warp have added to dV, and
-    /// to dK.
-    pub dkv_semaphore: u64,
-    /// `seqlen_q` rounded up to a multiple of the query block.
-    pub padded_q: u64,
-    /// Sizes.
-    pub shape: Shape,
-    /// Window.
-    pub window: Window,
-    /// Scale.
-    pub scale: Scale,
-    /// Order of the tiles.
-    pub schedule: Schedule,
-    /// As in [`ForwardParams`]. What the workspace has for each query block or row, it then has for `heads_q` heads of those of all
-    /// sequences, one behind the other, each padded to whole blocks.
-    pub list: TileList,
-    /// flash3: into how many head splits the query heads of a KV head are divided; more than 1 with [`crate::spec::Constant::HeadSplits`]. Each
-    /// counts as a KV head in `shape` and `schedule`, with its own tiles of the same keys, and neighbours have the same keys.
-    pub n_head_splits: u32,
-    /// How many head splits of a KV head, the first ones, have one query head more than the others, which have `shape.group_size`.
-    pub n_larger_head_splits: u32,
-    /// As in [`ForwardParams`].
-    pub blocks: BlockLists,
-    /// As in [`ForwardParams`].
-    pub score: ScoreParams,
-    /// As in [`ForwardParams`].
-    pub dropout: DropoutParams,
-    /// As in [`ForwardParams`].
-    pub stamps: u64,
+parameters! {
+    /// Parameters of the backward kernels: `delta`, the main kernel and, in flash2, `dq`, in this order on one stream.
+    pub struct BackwardParams {
+        /// Queries.
+        pub q: TensorView = Tensor(Q),
+        /// Keys.
+        pub k: TensorView = Tensor(K),
+        /// Values.
+        pub v: TensorView = Tensor(V),
+        /// Output of the forward pass.
+        pub o: TensorView = Tensor(O),
+        /// Gradient of the output.
+        pub d_o: TensorView = Tensor(DO),
+        /// Gradient of the queries.
+        pub d_q: TensorView = Tensor(DQ),
+        /// Gradient of the keys.
+        pub d_k: TensorView = Tensor(DK),
+        /// Gradient of the values.
+        pub d_v: TensorView = Tensor(DV),
+        /// `f32 [batch, heads_q, seqlen_q]`: the forward pass's lse.
+        pub lse: u64 = Vector(Lse),
+        /// `f32 [batch, heads_q, seqlen_q]`: gradient of lse; the address is 0 where there is none.
+        pub d_lse: u64 = Vector(DLse),
+        /// Workspace, `f32 [batch, heads_q, padded_q]`: lse · log₂ e, +∞ where lse is −∞ and in the padding. In flash3, 16
+        /// rows lie in the order in which fragments want them, here and in `delta`: see [`crate::kernels::backward`].
+        pub lse_log2: u64 = Workspace,
+        /// Workspace, `f32 [batch, heads_q, padded_q]`: Δ = rowsum(dO ∘ O) − dL, 0 in the padding.
+        pub delta: u64 = Workspace,
+        /// Workspace, `f32 [batch, heads_q, padded_q, head_dim]`: dQ / scale, in the order of the registers that hold it. In
+        /// flash3, whose kernels pad head_dim, rounded up to whole pieces of 64 columns.
+        pub d_q_accum: u64 = Workspace,
+        /// Workspace, `u32 [batch, heads_q, q_blocks]`: how many key tiles have added to this block of dQ.
+        pub dq_semaphore: u64 = Workspace,
+        /// Workspace, `u32 [2]`: the next tile to work on; in flash3, the next rows of dQ to round.
+        pub tile_counters: u64 = Workspace,
+        /// Workspace, `f32 [KV heads, tiles, 2, block_k, head_dim]`, with several head splits: the sums of dV and of dK / scale, in the order
+        /// of the registers that hold them; `head_dim` is the kernel's.
+        pub dkv_accum: u64 = Workspace,
+        /// Workspace, `u32 [KV heads, tiles, 2 · 8]`, with several head splits: how many threads of each consumer warp have added to dV, and
+        /// to dK.
+        pub dkv_semaphore: u64 = Workspace,
+        /// `seqlen_q` rounded up to a multiple of the query block.
+        pub padded_q: u64,
+        /// Sizes.
+        pub shape: Shape,
+        /// Window.
+        pub window: Window,
+        /// Scale.
+        pub scale: Scale,
+        /// Order of the tiles.
+        pub schedule: Schedule,
+        /// As in [`ForwardParams`]. What the workspace has for each query block or row, it then has for `heads_q` heads of those of all
+        /// sequences, one behind the other, each padded to whole blocks.
+        pub list: TileList = Within,
+        /// flash3: into how many head splits the query heads of a KV head are divided; more than 1 with [`crate::spec::Constant::HeadSplits`]. Each
+        /// counts as a KV head in `shape` and `schedule`, with its own tiles of the same keys, and neighbours have the same keys.
+        pub n_head_splits: u32,
+        /// How many head splits of a KV head, the first ones, have one query head more than the others, which have `shape.group_size`.
+        pub n_larger_head_splits: u32,
+        /// As in [`ForwardParams`].
+        pub blocks: BlockLists = Within,
+        /// As in [`ForwardParams`].
+        pub score: ScoreParams = Within,
+        /// As in [`ForwardParams`].
+        pub dropout: DropoutParams = Within,
+        /// As in [`ForwardParams`].
+        pub stamps: u64 = Workspace,
+    }
 }
 
-/// Parameters of the flash3 backward kernel behind `delta`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct TmaBackwardParams {
-    /// Queries; boxes of the rows of a query block.
-    pub q: TensorMap,
-    /// Keys; boxes of the rows of a key tile.
-    pub k: TensorMap,
-    /// Values; boxes of the rows of a key tile.
-    pub v: TensorMap,
-    /// Gradient of the output; boxes of the rows of a query block.
-    pub d_o: TensorMap,
-    /// Gradient of the keys; boxes of the 64 rows of a warpgroup.
-    pub d_k: TensorMap,
-    /// Gradient of the values; boxes of the 64 rows of a warpgroup.
-    pub d_v: TensorMap,
-    /// What both kernels of the pass are given.
-    pub pass: BackwardParams,
-}
-
-/// Implements [`KernelParams`] by a list of the places.
-macro_rules! slots {
-    (@ Within $within:expr, $f:expr) => { $within.slots($f) };
-    (@ $slot:ident $place:expr, $f:expr $(, $argument:ident)?) => {
-        $f(Slot::$slot($(Argument::$argument,)? &mut $place))
-    };
-    ($type:ident: $($slot:ident $(($argument:ident))? $field:ident),* $(,)?) => {
-        impl KernelParams for $type {
-            fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
-                $(slots!(@ $slot self.$field, f $(, $argument)?);)*
-            }
-        }
-    };
-}
-
-slots!(BlockMap: Vector(BlockMask) map);
-slots!(TileList: Workspace tiles, Workspace q_blocks, Workspace maps);
-slots!(
-    Lengths: Vector(CuSeqlensQ) cu_seqlens_q, Vector(CuSeqlensK) cu_seqlens_k, Vector(SeqUsedQ) seqused_q,
-    Vector(SeqUsedK) seqused_k, Vector(LeftpadK) leftpad_k,
-);
-slots!(BlockLists: Workspace lists, Workspace ranks);
-slots!(Pages: Vector(PageTable) table);
-slots!(Descale: Vector(KDescale) k, Vector(VDescale) v);
-slots!(BlockListParams: Within map, Within lists);
-slots!(
-    ForwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Vector(Lse) lse, Within list, Within blocks, Within pages,
-    Within split, Within lengths, Within descale, Within score, Vector(Sinks) sinks, Within dropout,
-    Workspace stamps,
-);
-slots!(
-    TmaForwardParams: Map(Q) q, Map(K) k, Map(V) v, Map(O) o, Tensor(O) o_rows, Vector(Lse) lse, Workspace tile_counter,
-    Within list, Within blocks, Within split, Within lengths, Within pages, Within score, Vector(Sinks) sinks,
-    Within dropout, Workspace stamps,
-);
-slots!(
-    BackwardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
-    Tensor(DV) d_v, Vector(Lse) lse, Vector(DLse) d_lse, Workspace lse_log2, Workspace delta, Workspace d_q_accum,
-    Workspace dq_semaphore, Workspace tile_counters, Workspace dkv_accum, Workspace dkv_semaphore, Within list,
-    Within blocks, Within score, Within dropout, Workspace stamps,
-);
-slots!(
-    StandardParams: Tensor(Q) q, Tensor(K) k, Tensor(V) v, Tensor(O) o, Tensor(DO) d_o, Tensor(DQ) d_q, Tensor(DK) d_k,
-    Tensor(DV) d_v, Vector(Lse) lse, Vector(DLse) d_lse, Workspace scores, Vector(Weights) weights, Workspace delta,
-    Within lengths, Within blocks, Within score, Vector(Sinks) sinks, Workspace lse_log2,
-    Within dropout,
-);
-
-impl KernelParams for TmaBackwardParams {
-    fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
-        let maps = [
-            (Argument::Q, &mut self.q),
-            (Argument::K, &mut self.k),
-            (Argument::V, &mut self.v),
-            (Argument::DO, &mut self.d_o),
-            (Argument::DK, &mut self.d_k),
-            (Argument::DV, &mut self.d_v),
-        ];
-        for (argument, map) in maps {
-            f(Slot::Map(argument, map));
-        }
-        self.pass.slots(f);
+parameters! {
+    /// Parameters of the flash3 backward kernel behind `delta`.
+    pub struct TmaBackwardParams {
+        /// Queries; boxes of the rows of a query block.
+        pub q: TensorMap = Map(Q),
+        /// Keys; boxes of the rows of a key tile.
+        pub k: TensorMap = Map(K),
+        /// Values; boxes of the rows of a key tile.
+        pub v: TensorMap = Map(V),
+        /// Gradient of the output; boxes of the rows of a query block.
+        pub d_o: TensorMap = Map(DO),
+        /// Gradient of the keys; boxes of the 64 rows of a warpgroup.
+        pub d_k: TensorMap = Map(DK),
+        /// Gradient of the values; boxes of the 64 rows of a warpgroup.
+        pub d_v: TensorMap = Map(DV),
+        /// What both kernels of the pass are given.
+        pub pass: BackwardParams = Within,
     }
 }
 

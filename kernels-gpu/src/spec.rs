@@ -12,108 +12,83 @@ pub mod text;
 
 use core::fmt;
 
-/// A feature that a kernel is compiled with or without.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Constant {
-    /// A query sees no key beyond some distance to the right of its own place: causal, or a window.
-    RightBound,
-    /// A query sees no key beyond some distance to the left of its own place: a window.
-    LeftBound,
-    /// Sequences have lengths of their own, which lie in device memory: packed rows, used lengths.
-    Lengths,
-    /// Several tiles of keys have the same keys, each with a share of the query heads that share them: flash3's backward pass
-    /// where tiles are few.
-    HeadSplits,
-    /// All queries see the first keys of a sequence, beside a right bound: prefix-LM.
-    Prefix,
-    /// A map says which blocks of the scores are hidden, partial or full: see [`crate::params::BlockMap`].
-    BlockMask,
-    /// The keys of a sequence are divided among several tiles: see [`crate::attention::split_kv`].
-    SplitKv,
-    /// Keys and values lie in pages: see [`crate::attention::pages`].
-    Pages,
-    /// An expression edits the scores: see [`ferroflash_expression`].
-    Score,
-    /// Its derivative by the score is not 1: of the backward pass.
-    ScoreGradient,
-    /// Under a block mask that is a map of the mask expression, with no score beside it: in full blocks there is nothing to edit.
-    EditPartial,
-    /// The softmax of each head has one term more, its sink: see [`crate::params::ForwardParams::sinks`].
-    Sinks,
-    /// Weights are dropped at random: see [`crate::attention::dropout`].
-    Dropout,
-    /// Rows of the tensors have fewer columns than the kernel is compiled for: see [`crate::variants::Variant::pads_columns`].
-    PadColumns,
-    /// Products of f32 are as exact as sums in f32 let them be, and not those of tf32: see [`crate::tile::tf32`].
-    FullPrecision,
+/// THE table of constants: calls `$callback!` with a row for each, `Name name "name"`. The enum, the names, the symbols, what reads a constant on the
+/// device ([`crate::ptx::spec`]) and its probe are made from it; kernels that ask for a new one name it in [`Kind::capabilities`](crate::variants::Kind).
+macro_rules! for_each_constant {
+    ($callback:ident) => {
+        $callback! {
+            /// A query sees no key beyond some distance to the right of its own place: causal, or a window.
+            RightBound right_bound "right_bound";
+            /// A query sees no key beyond some distance to the left of its own place: a window.
+            LeftBound left_bound "left_bound";
+            /// Sequences have lengths of their own, which lie in device memory: packed rows, used lengths.
+            Lengths lengths "lengths";
+            /// Several tiles of keys have the same keys, each with a share of the query heads that share them: flash3's backward pass
+            /// where tiles are few.
+            HeadSplits head_splits "head_splits";
+            /// All queries see the first keys of a sequence, beside a right bound: prefix-LM.
+            Prefix prefix "prefix";
+            /// A map says which blocks of the scores are hidden, partial or full: see [`crate::params::BlockMap`].
+            BlockMask block_mask "block_mask";
+            /// The keys of a sequence are divided among several tiles: see [`crate::attention::split_kv`].
+            SplitKv split_kv "split_kv";
+            /// Keys and values lie in pages: see [`crate::attention::pages`].
+            Pages pages "pages";
+            /// An expression edits the scores: see [`ferroflash_expression`].
+            Score score "score";
+            /// Its derivative by the score is not 1: of the backward pass.
+            ScoreGradient score_gradient "score_gradient";
+            /// Under a block mask that is a map of the mask expression, with no score beside it: in full blocks there is nothing to edit.
+            EditPartial edit_partial "edit_partial";
+            /// The softmax of each head has one term more, its sink: see [`crate::params::ForwardParams::sinks`].
+            Sinks sinks "sinks";
+            /// Weights are dropped at random: see [`crate::attention::dropout`].
+            Dropout dropout "dropout";
+            /// Rows of the tensors have fewer columns than the kernel is compiled for: see [`crate::variants::Variant::pads_columns`].
+            PadColumns pad_columns "pad_columns";
+            /// Products of f32 are as exact as sums in f32 let them be, and not those of tf32: see [`crate::tile::tf32`].
+            FullPrecision full_precision "full_precision";
+        }
+    };
 }
 
-impl Constant {
-    /// All of them, in the order of their bits in a [`Spec`].
-    pub const ALL: [Constant; 15] = [
-        Constant::RightBound,
-        Constant::LeftBound,
-        Constant::Lengths,
-        Constant::HeadSplits,
-        Constant::Prefix,
-        Constant::BlockMask,
-        Constant::SplitKv,
-        Constant::Pages,
-        Constant::Score,
-        Constant::ScoreGradient,
-        Constant::EditPartial,
-        Constant::Sinks,
-        Constant::Dropout,
-        Constant::PadColumns,
-        Constant::FullPrecision,
-    ];
+#[cfg(any(target_arch = "nvptx64", feature = "emulator"))]
+pub(crate) use for_each_constant;
 
-    /// Its name, as plans print it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Constant::RightBound => "right_bound",
-            Constant::LeftBound => "left_bound",
-            Constant::Lengths => "lengths",
-            Constant::HeadSplits => "head_splits",
-            Constant::Prefix => "prefix",
-            Constant::BlockMask => "block_mask",
-            Constant::SplitKv => "split_kv",
-            Constant::Pages => "pages",
-            Constant::Score => "score",
-            Constant::ScoreGradient => "score_gradient",
-            Constant::EditPartial => "edit_partial",
-            Constant::Sinks => "sinks",
-            Constant::Dropout => "dropout",
-            Constant::PadColumns => "pad_columns",
-            Constant::FullPrecision => "full_precision",
+macro_rules! constants {
+    ($($(#[$doc:meta])* $constant:ident $reader:ident $name:literal;)*) => {
+        /// A feature that a kernel is compiled with or without.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Constant {
+            $($(#[$doc])* $constant,)*
         }
-    }
 
-    /// The symbol that stands for it in the PTX: [`PLACEHOLDER`], then its name.
-    pub const fn symbol(self) -> &'static str {
-        match self {
-            Constant::RightBound => "ferroflash_spec_right_bound",
-            Constant::LeftBound => "ferroflash_spec_left_bound",
-            Constant::Lengths => "ferroflash_spec_lengths",
-            Constant::HeadSplits => "ferroflash_spec_head_splits",
-            Constant::Prefix => "ferroflash_spec_prefix",
-            Constant::BlockMask => "ferroflash_spec_block_mask",
-            Constant::SplitKv => "ferroflash_spec_split_kv",
-            Constant::Pages => "ferroflash_spec_pages",
-            Constant::Score => "ferroflash_spec_score",
-            Constant::ScoreGradient => "ferroflash_spec_score_gradient",
-            Constant::EditPartial => "ferroflash_spec_edit_partial",
-            Constant::Sinks => "ferroflash_spec_sinks",
-            Constant::Dropout => "ferroflash_spec_dropout",
-            Constant::PadColumns => "ferroflash_spec_pad_columns",
-            Constant::FullPrecision => "ferroflash_spec_full_precision",
+        impl Constant {
+            /// All of them, in the order of their bits in a [`Spec`].
+            pub const ALL: [Constant; [$($name),*].len()] = [$(Constant::$constant),*];
+
+            /// Its name, as plans print it.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Constant::$constant => $name,)*
+                }
+            }
+
+            /// The symbol that stands for it in the PTX: [`PLACEHOLDER`], then its name.
+            pub const fn symbol(self) -> &'static str {
+                match self {
+                    $(Constant::$constant => concat!("ferroflash_spec_", $name),)*
+                }
+            }
+
+            const fn bit(self) -> u32 {
+                1 << self as u32
+            }
         }
-    }
-
-    const fn bit(self) -> u32 {
-        1 << self as u32
-    }
+    };
 }
+
+for_each_constant!(constants);
 
 /// What the symbols of all constants begin with.
 pub const PLACEHOLDER: &str = "ferroflash_spec_";

@@ -7,13 +7,9 @@ use super::{TileConfig, product};
 /// Gradients of keys that no query sees: eight warps, eight rows each.
 pub const fn clear() -> TileConfig {
     TileConfig {
-        threads: 256,
-        shared_bytes: 0,
-        blocks_per_sm: 4,
         block_q: 64,
         block_k: 64,
-        launch_registers: 0,
-        spill_bytes: 0,
+        ..TileConfig::new(256, 4)
     }
 }
 
@@ -25,40 +21,24 @@ pub const SORTED_SEQUENCES: u32 = 4096;
 pub const fn tile_list() -> TileConfig {
     let threads = 512;
     TileConfig {
-        threads,
         shared_bytes: (3 * SORTED_SEQUENCES + threads / 32) * 4,
-        blocks_per_sm: 2,
         block_q: 64,
         block_k: 64,
-        launch_registers: 0,
-        spill_bytes: 0,
+        ..TileConfig::new(threads, 2)
     }
 }
 
 /// Lists of blocks: eight warps, a list each.
 pub const fn block_list() -> TileConfig {
-    TileConfig {
-        threads: 256,
-        shared_bytes: 0,
-        blocks_per_sm: 4,
-        block_q: 0,
-        block_k: 0,
-        launch_registers: 0,
-        spill_bytes: 0,
-    }
+    TileConfig::new(256, 4)
 }
 
 /// Maps of masks: four warps, with a place in shared memory for each value that a thread's program holds or keeps, of 16 bytes.
 pub const fn mask_map() -> TileConfig {
     let threads = 128;
     TileConfig {
-        threads,
         shared_bytes: threads * (MAX_MASK_VALUES + MAX_MASK_BOUNDS) as u32 * 16,
-        blocks_per_sm: 2,
-        block_q: 0,
-        block_k: 0,
-        launch_registers: 0,
-        spill_bytes: 0,
+        ..TileConfig::new(threads, 2)
     }
 }
 
@@ -68,13 +48,8 @@ pub const COMBINE_COLUMNS: u32 = 256;
 /// Results of splits merged: four warps, a row of one head each.
 pub const fn combine() -> TileConfig {
     TileConfig {
-        threads: 128,
-        shared_bytes: 0,
-        blocks_per_sm: 1,
         block_q: 4,
-        block_k: 0,
-        launch_registers: 0,
-        spill_bytes: 0,
+        ..TileConfig::new(128, 1)
     }
 }
 
@@ -82,13 +57,8 @@ pub const fn combine() -> TileConfig {
 pub const fn sink_gradient() -> TileConfig {
     let threads = 512;
     TileConfig {
-        threads,
         shared_bytes: threads / 32 * 4,
-        blocks_per_sm: 1,
-        block_q: 0,
-        block_k: 0,
-        launch_registers: 0,
-        spill_bytes: 0,
+        ..TileConfig::new(threads, 1)
     }
 }
 
@@ -105,13 +75,8 @@ pub const fn tensor_gradient() -> TileConfig {
 /// blocks per SM keep many loads in flight.
 pub const fn merge() -> TileConfig {
     TileConfig {
-        threads: 256,
-        shared_bytes: 0,
-        blocks_per_sm: 6,
         block_q: 32,
-        block_k: 0,
-        launch_registers: 0,
-        spill_bytes: 0,
+        ..TileConfig::new(256, 6)
     }
 }
 
@@ -119,12 +84,7 @@ pub const fn merge() -> TileConfig {
 /// few rows of a step of decoding are spread over several SMs.
 pub const fn append() -> TileConfig {
     TileConfig {
-        threads: 128,
-        shared_bytes: 0,
-        blocks_per_sm: 8,
         block_q: 16,
-        block_k: 0,
-        launch_registers: 0,
-        spill_bytes: 0,
+        ..TileConfig::new(128, 8)
     }
 }

@@ -3,63 +3,79 @@
 use super::{F32_BYTES, HALF_BYTES, TileConfig};
 use crate::variants::TileShape;
 
-/// Stages of K, and of V, in the forward kernel: one is multiplied while the other arrives. Where warps divide the columns there is one: K
-/// arrives while V is multiplied.
-pub const fn forward_stages(head_dim: u32) -> u32 {
-    if forward_warps_across(head_dim) == 1 {
-        2
-    } else {
-        1
-    }
-}
-
-/// Warps of the forward kernel that have the same rows, each other columns. Above head_dim 256 no warp has registers for O of 16 rows.
-pub const fn forward_warps_across(head_dim: u32) -> u32 {
-    if head_dim <= 256 { 1 } else { head_dim / 128 }
-}
-
-/// Forward: four warps, each with 32 query rows, so that a fragment of K or V read from shared memory feeds two
-/// `mma`; two blocks per SM, so that one block's products hide the other's softmax.
+/// How flash2's forward kernel works on a tile of queries, of which a block of four warps has one.
 ///
-/// At head_dim 256 a warp has registers for O of 16 rows; a tile of 64 queries and two stages of 32 keys take 96 KB, which
-/// devices with 99 KB of shared memory per block have, too.
-///
-/// At head_dim 512 the four warps have the same 32 rows, and 128 columns each. They add up parts of S in shared memory: 16 keys at a time,
-/// 72 KB in all, so that devices with 164 KB of it hold two blocks.
+/// A warp has 32 query rows, so that a fragment of K or V read from shared memory feeds two `mma`; two blocks share an SM, so that one block's products hide
+/// the other's softmax. At head_dim 256 a warp has registers for O of 16 rows; a tile of 64 queries and two stages of 32 keys take 96 KB, which devices with 99
+/// KB of shared memory per block have, too. At head_dim 512 the four warps have the same 32 rows, and 128 columns each. They add up parts of S in shared memory:
+/// 16 keys at a time, 72 KB in all, so that devices with 164 KB of it hold two blocks.
 ///
 /// A row of f32 has twice as many bytes, so a block of keys has fewer: Q and two stages of K and V fit the 99 KB of compute capability 8.6 and 8.9 at every
 /// head_dim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forward {
+    /// Queries of a tile.
+    pub block_q: u32,
+    /// Keys of a block.
+    pub block_k: u32,
+    /// Stages of K, and of V: one is multiplied while the other arrives. Where warps divide the columns there is one: K arrives while V is multiplied.
+    pub stages: u32,
+    /// Warps that have the same rows, each other columns. Above head_dim 256 no warp has registers for O of 16 rows.
+    pub warps_across: u32,
+    /// Blocks that share an SM.
+    pub blocks_per_sm: u32,
+    /// Bytes of spills and stack that ptxas may report. Up to head_dim 128 all 255 registers are taken, and a few words that are read once a block at most (pointers
+    /// of the loads, the tile's place) lie in local memory. Smaller blocks of keys need none and are slower: 64 instead of 128 by 3 to 7 % at head_dim 64, 32
+    /// instead of 64 by 2 to 9 % at head_dim 128 (H200).
+    pub spill_bytes: u32,
+}
+
+impl Forward {
+    /// Of so many queries, keys and blocks per SM.
+    const fn new(block_q: u32, block_k: u32, blocks_per_sm: u32, spill_bytes: u32) -> Forward {
+        Forward {
+            block_q,
+            block_k,
+            stages: 2,
+            warps_across: 1,
+            blocks_per_sm,
+            spill_bytes,
+        }
+    }
+
+    /// That of elements of so many bytes, in so many columns.
+    pub const fn of(element_bytes: u32, head_dim: u32) -> Forward {
+        match (element_bytes, head_dim) {
+            // Below head_dim 128, 64 keys would take more registers than there are where operands are split.
+            (F32_BYTES, ..=64) => Forward::new(128, 32, 2, 0),
+            // As many as shared memory has room for.
+            (F32_BYTES, _) => Forward::new(128, 16, 2, 0),
+            (_, ..=64) => Forward::new(128, 128, 2, 160),
+            (_, 65..=128) => Forward::new(128, 64, 2, 160),
+            (_, 129..=256) => Forward::new(64, 32, 1, 0),
+            _ => Forward {
+                stages: 1,
+                warps_across: head_dim / 128,
+                ..Forward::new(32, 16, 2, 0)
+            },
+        }
+    }
+}
+
+/// Forward: shared memory holds Q, the stages of K and V, and what warps that have the same rows exchange.
 pub const fn forward(element_bytes: u32, head_dim: u32) -> TileConfig {
-    let (block_q, block_k, blocks_per_sm) = match (element_bytes, head_dim) {
-        // Below head_dim 128, 64 keys would take more registers than there are where operands are split.
-        (F32_BYTES, ..=64) => (128, 32, 2),
-        // As many as shared memory has room for.
-        (F32_BYTES, _) => (128, 16, 2),
-        (_, ..=64) => (128, 128, 2),
-        (_, 65..=128) => (128, 64, 2),
-        (_, 129..=256) => (64, 32, 1),
-        _ => (32, 16, 2),
-    };
-    let exchange = match forward_warps_across(head_dim) {
+    let tiles = Forward::of(element_bytes, head_dim);
+    let exchange = match tiles.warps_across {
         1 => 0,
-        warps => warps * block_q * block_k * 4,
+        warps => warps * tiles.block_q * tiles.block_k * 4,
     };
-    let rows = block_q + 2 * forward_stages(head_dim) * block_k;
+    let rows = tiles.block_q + 2 * tiles.stages * tiles.block_k;
     TileConfig {
-        threads: 128,
         shared_bytes: rows * head_dim * element_bytes + exchange,
-        blocks_per_sm,
-        block_q,
-        block_k,
-        launch_registers: 0,
-        // Up to head_dim 128 all 255 registers are taken, and a few words that are read once a block at most (pointers of the
-        // loads, the tile's place) lie in local memory. Smaller blocks of keys need none and are slower: 64 instead of 128 by
-        // 3 to 7 % at head_dim 64, 32 instead of 64 by 2 to 9 % at head_dim 128 (H200).
-        spill_bytes: match (element_bytes, head_dim) {
-            (F32_BYTES, _) => 0,
-            (_, ..=128) => 160,
-            _ => 0,
-        },
+        block_q: tiles.block_q,
+        block_k: tiles.block_k,
+        spill_bytes: tiles.spill_bytes,
+        ..TileConfig::new(128, tiles.blocks_per_sm)
     }
 }
 
@@ -74,13 +90,10 @@ pub const DECODE_STAGES: u32 = 3;
 pub const fn forward_decode(head_dim: u32) -> TileConfig {
     let rows = 16;
     TileConfig {
-        threads: 32 * DECODE_WARPS,
         shared_bytes: DECODE_WARPS * DECODE_STAGES * 2 * rows * head_dim * HALF_BYTES,
-        blocks_per_sm: 2,
         block_q: rows,
         block_k: rows * DECODE_WARPS,
-        launch_registers: 0,
-        spill_bytes: 0,
+        ..TileConfig::new(32 * DECODE_WARPS, 2)
     }
 }
 

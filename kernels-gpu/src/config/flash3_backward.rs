@@ -1,6 +1,6 @@
 //! flash3's backward kernel: its schedules, by name, and what a block of each takes.
 
-use super::{HALF_BYTES, TileConfig, launch_registers, padded_columns};
+use super::{HALF_BYTES, TileConfig, divide_blocks, launch_registers, padded_columns};
 use crate::variants::TileShape;
 
 /// Stages of Q, of dS and, unless a schedule says otherwise, of dO, and slots for work tiles and for blocks of dQ: one is multiplied while the other
@@ -108,6 +108,12 @@ impl TmaBackward {
             (TileShape::Default, 192 | 256, _) if head_dim == head_dim_v => TmaBackward::BY_PRODUCT,
             _ => panic!("this kernel has no such tiles"),
         }
+    }
+
+    /// Whether its tiles divide the blocks of block masks. Where consumers share the products of a tile, those of the forward pass do not, and no problem
+    /// with a block mask gets so far.
+    pub const fn divides_blocks(self) -> bool {
+        divide_blocks(self.block_q, self.block_k) && !self.by_product
     }
 }
 

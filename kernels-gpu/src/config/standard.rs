@@ -5,13 +5,8 @@ use super::{HALF_BYTES, TileConfig};
 /// Rows of `standard`: four warps, one row each.
 pub const fn weight_rows() -> TileConfig {
     TileConfig {
-        threads: 128,
-        shared_bytes: 0,
-        blocks_per_sm: 1,
         block_q: 4,
-        block_k: 0,
-        launch_registers: 0,
-        spill_bytes: 0,
+        ..TileConfig::new(128, 1)
     }
 }
 
@@ -26,12 +21,9 @@ pub const PRODUCT_DEPTH: u32 = 32;
 pub const fn product() -> TileConfig {
     let block = 128;
     TileConfig {
-        threads: 256,
         shared_bytes: PRODUCT_STAGES * 2 * block * PRODUCT_DEPTH * HALF_BYTES,
-        blocks_per_sm: 2,
         block_q: block,
         block_k: block,
-        launch_registers: 0,
-        spill_bytes: 0,
+        ..TileConfig::new(256, 2)
     }
 }

@@ -6,13 +6,26 @@ use super::{
     StandardParams, TensorGradientParams, TileListParams, TmaBackwardParams, TmaForwardParams,
 };
 
-/// The parameters of any kernel.
-#[allow(
-    clippy::large_enum_variant,
-    reason = "a plan has a few, and copies them"
-)]
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Params {
+macro_rules! any {
+    ($($(#[$doc:meta])* $kernel:ident($params:ident),)*) => {
+        /// The parameters of any kernel.
+        #[allow(clippy::large_enum_variant, reason = "a plan has a few, and copies them")]
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub enum Params {
+            $($(#[$doc])* $kernel($params),)*
+        }
+
+        impl KernelParams for Params {
+            fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
+                match self {
+                    $(Params::$kernel(params) => params.slots(f),)*
+                }
+            }
+        }
+    };
+}
+
+any! {
     /// Of a forward kernel.
     Forward(ForwardParams),
     /// Of a flash1 forward kernel.
@@ -43,26 +56,4 @@ pub enum Params {
     SinkGradient(SinkGradientParams),
     /// Of the kernel that gives the gradient of a tensor which a score reads.
     TensorGradient(TensorGradientParams),
-}
-
-impl KernelParams for Params {
-    fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
-        match self {
-            Params::Forward(params) => params.slots(f),
-            Params::Flash1Forward(params) => params.slots(f),
-            Params::TmaForward(params) => params.slots(f),
-            Params::Backward(params) => params.slots(f),
-            Params::TmaBackward(params) => params.slots(f),
-            Params::Standard(params) => params.slots(f),
-            Params::Clear(params) => params.slots(f),
-            Params::TileList(params) => params.slots(f),
-            Params::BlockList(params) => params.slots(f),
-            Params::MaskMap(params) => params.slots(f),
-            Params::Combine(params) => params.slots(f),
-            Params::Merge(params) => params.slots(f),
-            Params::Append(params) => params.slots(f),
-            Params::SinkGradient(params) => params.slots(f),
-            Params::TensorGradient(params) => params.slots(f),
-        }
-    }
 }

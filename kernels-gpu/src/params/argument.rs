@@ -92,21 +92,14 @@ macro_rules! arguments {
 
         impl Argument {
             /// All of them, in their order.
-            pub const ALL: [Argument; Argument::LIST.len()] = {
-                let mut all = [Argument::Q; Argument::LIST.len()];
-                let mut at = 0;
-                while at < all.len() {
-                    all[at] = Argument::LIST[at];
-                    at += 1;
-                }
-                all
-            };
-
-            const LIST: &[Argument] = &[
+            pub const ALL: [Argument; Argument::N] = [
                 $(Argument::$variant,)*
                 $(Argument::$optional,)*
                 $($(Argument::$gradient,)?)*
             ];
+
+            const N: usize =
+                [$($name,)* $(stringify!($optional),)* $($(stringify!($gradient),)?)*].len();
 
             /// Its name, as messages have it.
             pub const fn name(self) -> &'static str {
@@ -282,6 +275,36 @@ pub trait KernelParams: Copy {
     /// Calls `f` with every place that holds an address.
     fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>));
 }
+
+/// Declares a parameter struct with its places for addresses: `pub FIELD: TYPE = SLOT(ARGUMENT)`, as [`Slot`] names them; `Within`, places of the
+/// field's own. The walk over them has the order of the fields.
+macro_rules! parameters {
+    (@ Within $within:expr, $f:expr) => { $crate::params::KernelParams::slots(&mut $within, $f) };
+    (@ $slot:ident $place:expr, $f:expr $(, $argument:ident)?) => {
+        $f($crate::params::Slot::$slot($($crate::params::Argument::$argument,)? &mut $place))
+    };
+    (
+        $(#[$attribute:meta])*
+        pub struct $type:ident {
+            $($(#[$doc:meta])* pub $field:ident: $of:ty $(= $slot:ident $(($argument:ident))?)?,)*
+        }
+    ) => {
+        $(#[$attribute])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq)]
+        pub struct $type {
+            $($(#[$doc])* pub $field: $of,)*
+        }
+
+        impl $crate::params::KernelParams for $type {
+            fn slots(&mut self, f: &mut dyn FnMut($crate::params::Slot<'_>)) {
+                $($($crate::params::argument::parameters!(@ $slot self.$field, f $(, $argument)?);)?)*
+            }
+        }
+    };
+}
+
+pub(super) use parameters;
 
 /// Marks an offset into the workspace that stands where a vector's address goes.
 const IN_WORKSPACE: u64 = 1 << 63;

@@ -1,26 +1,29 @@
 //! The map of a block mask, as kernels are given it.
 
-/// The map of a block mask: `u8 [batch or 1, heads_q or 1, q_blocks, k_blocks]`. The address is 0 where there is none.
-///
-/// A byte says of `block_q` queries and `block_k` keys: 0, no pair is visible; 1, the mask of the problem decides for each pair;
-/// anything else, every pair is visible.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BlockMap {
-    /// Where it lies.
-    pub map: u64,
-    /// Elements from one batch entry to the next; 0 where all share one map. The whole map has at most [`super::MAX_ROWS`] elements.
-    pub batch_stride: u32,
-    /// Elements from one query head to the next; 0 where all share one map.
-    pub head_stride: u32,
-    /// Rows of a map: blocks of queries.
-    pub q_blocks: u32,
-    /// Columns of a map: blocks of keys. From one row to the next there are as many elements.
-    pub k_blocks: u32,
-    /// Queries of a block: a multiple of 128.
-    pub block_q: u32,
-    /// Keys of a block: a multiple of 128.
-    pub block_k: u32,
+use super::parameters;
+
+parameters! {
+    /// The map of a block mask: `u8 [batch or 1, heads_q or 1, q_blocks, k_blocks]`. The address is 0 where there is none.
+    ///
+    /// A byte says of `block_q` queries and `block_k` keys: 0, no pair is visible; 1, the mask of the problem decides for each pair;
+    /// anything else, every pair is visible.
+    #[derive(Eq)]
+    pub struct BlockMap {
+        /// Where it lies.
+        pub map: u64 = Vector(BlockMask),
+        /// Elements from one batch entry to the next; 0 where all share one map. The whole map has at most [`super::MAX_ROWS`] elements.
+        pub batch_stride: u32,
+        /// Elements from one query head to the next; 0 where all share one map.
+        pub head_stride: u32,
+        /// Rows of a map: blocks of queries.
+        pub q_blocks: u32,
+        /// Columns of a map: blocks of keys. From one row to the next there are as many elements.
+        pub k_blocks: u32,
+        /// Queries of a block: a multiple of 128.
+        pub block_q: u32,
+        /// Keys of a block: a multiple of 128.
+        pub block_k: u32,
+    }
 }
 
 /// [`BlockMap`]'s byte of a block in which no pair is visible.

@@ -1,74 +1,54 @@
 //! What kernels are given where keys are divided among tiles: see [`crate::attention::split_kv`].
 
-use super::argument::{Argument, KernelParams, Slot};
-use super::{Lengths, Shape, TensorView, TileList};
+use super::{Lengths, Shape, TensorView, TileList, parameters};
 
-/// The splits, and their results. Rows are those of lse, of all batch entries and heads.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct SplitKv {
-    /// Workspace, `f32 [splits, rows, head_dim_v]`: each split's O.
-    pub o: u64,
-    /// Workspace, `f32 [splits, rows]`: each split's L.
-    pub lse: u64,
-    /// Workspace, `u32 [rows]`, where tiles merge: how many splits of a tile have been written, at the place of its first row. 0 before
-    /// a launch, and again after it.
-    pub arrivals: u64,
-    /// Rows.
-    pub rows: u64,
-    /// Keys of a split: a multiple of the rows of a KV block. The fewest, where the device chooses.
-    pub keys: u32,
-    /// How many splits the longest sequence has.
-    pub n: u32,
-    /// 1: whoever writes the last split of a tile merges them all; 0: another kernel does.
-    pub tiles_merge: u32,
-    /// Where sequences have lengths of their own: into how many equal parts the device divides the work of all, and a split has as many keys
-    /// as a part. 0: splits have `keys`.
-    pub parts: u32,
-    /// 1: tiles with one split write o and lse themselves, and where the device chooses, the splits of the longest sequence are equally long.
-    pub whole_tiles: u32,
-    /// 0.
-    pub reserved: u32,
-}
-
-/// Parameters of the kernel that merges the results of splits.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct CombineParams {
-    /// Output.
-    pub o: TensorView,
-    /// `f32 [batch, heads_q, rows]`, packed `f32 [heads_q, rows]`: natural logarithm of the row's sum of exponentials.
-    pub lse: u64,
-    /// The splits.
-    pub split: SplitKv,
-    /// Sizes; lengths are the longest that there may be.
-    pub shape: Shape,
-    /// Rows of q: of a batch entry, or of all sequences together.
-    pub rows_q: u32,
-    /// Where sequences have lengths of their own.
-    pub lengths: Lengths,
-    /// Their tiles: where the list has none, nothing has been computed.
-    pub list: TileList,
-    /// As in [`super::ForwardParams`].
-    pub sinks: u64,
-}
-
-impl KernelParams for SplitKv {
-    fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
-        f(Slot::Workspace(&mut self.o));
-        f(Slot::Workspace(&mut self.lse));
-        f(Slot::Workspace(&mut self.arrivals));
+parameters! {
+    /// The splits, and their results. Rows are those of lse, of all batch entries and heads.
+    pub struct SplitKv {
+        /// Workspace, `f32 [splits, rows, head_dim_v]`: each split's O.
+        pub o: u64 = Workspace,
+        /// Workspace, `f32 [splits, rows]`: each split's L.
+        pub lse: u64 = Workspace,
+        /// Workspace, `u32 [rows]`, where tiles merge: how many splits of a tile have been written, at the place of its first row. 0 before
+        /// a launch, and again after it.
+        pub arrivals: u64 = Workspace,
+        /// Rows.
+        pub rows: u64,
+        /// Keys of a split: a multiple of the rows of a KV block. The fewest, where the device chooses.
+        pub keys: u32,
+        /// How many splits the longest sequence has.
+        pub n: u32,
+        /// 1: whoever writes the last split of a tile merges them all; 0: another kernel does.
+        pub tiles_merge: u32,
+        /// Where sequences have lengths of their own: into how many equal parts the device divides the work of all, and a split has as many keys
+        /// as a part. 0: splits have `keys`.
+        pub parts: u32,
+        /// 1: tiles with one split write o and lse themselves, and where the device chooses, the splits of the longest sequence are equally long.
+        pub whole_tiles: u32,
+        /// 0.
+        pub reserved: u32,
     }
 }
 
-impl KernelParams for CombineParams {
-    fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
-        f(Slot::Tensor(Argument::O, &mut self.o));
-        f(Slot::Vector(Argument::Lse, &mut self.lse));
-        self.split.slots(f);
-        self.lengths.slots(f);
-        self.list.slots(f);
-        f(Slot::Vector(Argument::Sinks, &mut self.sinks));
+parameters! {
+    /// Parameters of the kernel that merges the results of splits.
+    pub struct CombineParams {
+        /// Output.
+        pub o: TensorView = Tensor(O),
+        /// `f32 [batch, heads_q, rows]`, packed `f32 [heads_q, rows]`: natural logarithm of the row's sum of exponentials.
+        pub lse: u64 = Vector(Lse),
+        /// The splits.
+        pub split: SplitKv = Within,
+        /// Sizes; lengths are the longest that there may be.
+        pub shape: Shape,
+        /// Rows of q: of a batch entry, or of all sequences together.
+        pub rows_q: u32,
+        /// Where sequences have lengths of their own.
+        pub lengths: Lengths = Within,
+        /// Their tiles: where the list has none, nothing has been computed.
+        pub list: TileList = Within,
+        /// As in [`super::ForwardParams`].
+        pub sinks: u64 = Vector(Sinks),
     }
 }
 

@@ -1,25 +1,25 @@
 //! What kernels are given to drop weights: see [`crate::attention::dropout`].
 
-use super::{Argument, KernelParams, Slot};
+use super::parameters;
 
-/// Which weights are dropped, where the kernel is compiled with [`crate::spec::Constant::Dropout`].
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct DropoutParams {
-    /// `u64 [2]`: seed and offset; 0 where the two that follow are they. So a captured graph finds new ones there.
-    pub state: u64,
-    /// The seed.
-    pub seed: u64,
-    /// The offset.
-    pub offset: u64,
-    /// Byte values from this one on are dropped; in each byte, without its first bit.
-    pub low: u32,
-    /// In each byte the first bit, where that of `low` is 0.
-    pub high: u32,
-    /// 1 / the share of weights that is kept.
-    pub inverse_keep: f32,
-    /// No gap at the end.
-    pub padding: u32,
+parameters! {
+    /// Which weights are dropped, where the kernel is compiled with [`crate::spec::Constant::Dropout`].
+    pub struct DropoutParams {
+        /// `u64 [2]`: seed and offset; 0 where the two that follow are they. So a captured graph finds new ones there.
+        pub state: u64 = Vector(DropoutState),
+        /// The seed.
+        pub seed: u64,
+        /// The offset.
+        pub offset: u64,
+        /// Byte values from this one on are dropped; in each byte, without its first bit.
+        pub low: u32,
+        /// In each byte the first bit, where that of `low` is 0.
+        pub high: u32,
+        /// 1 / the share of weights that is kept.
+        pub inverse_keep: f32,
+        /// No gap at the end.
+        pub padding: u32,
+    }
 }
 
 impl DropoutParams {
@@ -34,12 +34,6 @@ impl DropoutParams {
             inverse_keep: 256.0 / kept as f32,
             padding: 0,
         }
-    }
-}
-
-impl KernelParams for DropoutParams {
-    fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
-        f(Slot::Vector(Argument::DropoutState, &mut self.state));
     }
 }
 

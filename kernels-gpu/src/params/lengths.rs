@@ -1,46 +1,46 @@
 //! What kernels are given where sequences have lengths of their own: see [`crate::attention::lengths`].
 
 use super::argument::{Argument, KernelParams, Slot};
-use super::{Shape, TensorMap, TensorView, Window};
+use super::{Shape, TensorMap, TensorView, Window, parameters};
 
-/// The lengths as the caller gives them: addresses of `i32`, 0 where there are none.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Lengths {
-    /// `i32 [batch + 1]`: where each sequence's rows of q begin, and where the last one's end. 0: q is padded.
-    pub cu_seqlens_q: u64,
-    /// `i32 [batch + 1]`: the same of k and v. 0: k and v are padded.
-    pub cu_seqlens_k: u64,
-    /// `i32 [batch]`: how many of its rows of q a sequence uses.
-    pub seqused_q: u64,
-    /// `i32 [batch]`: how many of its rows of k and v a sequence uses.
-    pub seqused_k: u64,
-    /// `i32 [batch]`: how many of the used rows of k and v come before the sequence's first key.
-    pub leftpad_k: u64,
-    /// Rows of q: of a batch entry, or of all sequences together.
-    pub rows_q: u32,
-    /// Rows of k and v: of a batch entry, or of all sequences together.
-    pub rows_k: u32,
+parameters! {
+    /// The lengths as the caller gives them: addresses of `i32`, 0 where there are none.
+    pub struct Lengths {
+        /// `i32 [batch + 1]`: where each sequence's rows of q begin, and where the last one's end. 0: q is padded.
+        pub cu_seqlens_q: u64 = Vector(CuSeqlensQ),
+        /// `i32 [batch + 1]`: the same of k and v. 0: k and v are padded.
+        pub cu_seqlens_k: u64 = Vector(CuSeqlensK),
+        /// `i32 [batch]`: how many of its rows of q a sequence uses.
+        pub seqused_q: u64 = Vector(SeqUsedQ),
+        /// `i32 [batch]`: how many of its rows of k and v a sequence uses.
+        pub seqused_k: u64 = Vector(SeqUsedK),
+        /// `i32 [batch]`: how many of the used rows of k and v come before the sequence's first key.
+        pub leftpad_k: u64 = Vector(LeftpadK),
+        /// Rows of q: of a batch entry, or of all sequences together.
+        pub rows_q: u32,
+        /// Rows of k and v: of a batch entry, or of all sequences together.
+        pub rows_k: u32,
+    }
 }
 
-/// What the main kernels are told of a list of tiles.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct TileList {
-    /// Workspace: the tiles of all sequences, those of the longest first: see [`crate::attention::lengths::ListedTile`].
-    pub tiles: u64,
-    /// Workspace: in the backward pass, the query blocks of all sequences, in their order.
-    pub q_blocks: u64,
-    /// Workspace: in flash3, the tensor maps of each sequence, in the order of the main kernel's parameters.
-    pub maps: u64,
-    /// Rows of q: of a batch entry, or of all sequences together.
-    pub rows_q: u32,
-    /// 1 where q is packed.
-    pub packed_q: u32,
-    /// 1 where k and v are packed.
-    pub packed_k: u32,
-    /// 0.
-    pub reserved: u32,
+parameters! {
+    /// What the main kernels are told of a list of tiles.
+    pub struct TileList {
+        /// Workspace: the tiles of all sequences, those of the longest first: see [`crate::attention::lengths::ListedTile`].
+        pub tiles: u64 = Workspace,
+        /// Workspace: in the backward pass, the query blocks of all sequences, in their order.
+        pub q_blocks: u64 = Workspace,
+        /// Workspace: in flash3, the tensor maps of each sequence, in the order of the main kernel's parameters.
+        pub maps: u64 = Workspace,
+        /// Rows of q: of a batch entry, or of all sequences together.
+        pub rows_q: u32,
+        /// 1 where q is packed.
+        pub packed_q: u32,
+        /// 1 where k and v are packed.
+        pub packed_k: u32,
+        /// 0.
+        pub reserved: u32,
+    }
 }
 
 /// Parameters of the kernel that lists the tiles of sequences, makes their tensor maps, and writes results of rows that no

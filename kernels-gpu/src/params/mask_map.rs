@@ -4,7 +4,7 @@ use core::mem::offset_of;
 
 use ferroflash_expression::MaskProgram;
 
-use super::{BlockMap, KernelParams, ScoreParams, Shape, Slot, Window};
+use super::{BlockMap, ScoreParams, Shape, Window, parameters};
 
 /// Threads for each block of the map in [`MaskMapPhase::Pairs`].
 pub const MAP_THREADS: u32 = 8;
@@ -20,40 +20,31 @@ pub enum MaskMapPhase {
     Pairs = 2,
 }
 
-/// Parameters of the kernel that maps a mask.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct MaskMapParams {
-    /// The mask.
-    pub program: MaskProgram,
-    /// Workspace, `[maps, q_blocks, row_bounds]` of 16 bytes each: bounds of values of rows.
-    pub row_bounds: u64,
-    /// Workspace, `[maps, k_blocks, column_bounds]` of 16 bytes each: bounds of values of columns.
-    pub column_bounds: u64,
-    /// The map, in the workspace.
-    pub map: BlockMap,
-    /// Sizes.
-    pub shape: Shape,
-    /// Window: a block is full where it hides nothing of it, either.
-    pub window: Window,
-    /// Maps of a batch entry.
-    pub maps_per_batch: u32,
-    /// Maps.
-    pub n_maps: u32,
-    /// A [`MaskMapPhase`].
-    pub phase: u32,
-    /// What the mask reads.
-    pub score: ScoreParams,
-    /// No gap at the end.
-    pub padding: [u32; 2],
-}
-
-impl KernelParams for MaskMapParams {
-    fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
-        f(Slot::Workspace(&mut self.row_bounds));
-        f(Slot::Workspace(&mut self.column_bounds));
-        self.map.slots(f);
-        self.score.slots(f);
+parameters! {
+    /// Parameters of the kernel that maps a mask.
+    pub struct MaskMapParams {
+        /// The mask.
+        pub program: MaskProgram,
+        /// Workspace, `[maps, q_blocks, row_bounds]` of 16 bytes each: bounds of values of rows.
+        pub row_bounds: u64 = Workspace,
+        /// Workspace, `[maps, k_blocks, column_bounds]` of 16 bytes each: bounds of values of columns.
+        pub column_bounds: u64 = Workspace,
+        /// The map, in the workspace.
+        pub map: BlockMap = Within,
+        /// Sizes.
+        pub shape: Shape,
+        /// Window: a block is full where it hides nothing of it, either.
+        pub window: Window,
+        /// Maps of a batch entry.
+        pub maps_per_batch: u32,
+        /// Maps.
+        pub n_maps: u32,
+        /// A [`MaskMapPhase`].
+        pub phase: u32,
+        /// What the mask reads.
+        pub score: ScoreParams = Within,
+        /// No gap at the end.
+        pub padding: [u32; 2],
     }
 }
 

@@ -12,19 +12,15 @@ use crate::emu::atomic;
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn red_add_f32(addr: u64, x: f32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "red.relaxed.gpu.global.add.f32 [{a}], {x};",
             a = in(reg64) addr, x = in(reg32) x,
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        atomic::update("red.relaxed.add.f32", addr, atomic::Order::Relaxed, |old| {
-            (f32::from_bits(old) + x).to_bits()
-        });
+        cpu: {
+            atomic::update("red.relaxed.add.f32", addr, atomic::Order::Relaxed, |old| (f32::from_bits(old) + x).to_bits());
+        }
     }
 }
 
@@ -37,18 +33,14 @@ pub unsafe fn red_add_f32(addr: u64, x: f32) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn red_add_f32x4(addr: u64, x: [f32; 4]) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "red.relaxed.gpu.global.add.v4.f32 [{a}], {{{x0}, {x1}, {x2}, {x3}}};",
             a = in(reg64) addr, x0 = in(reg32) x[0], x1 = in(reg32) x[1], x2 = in(reg32) x[2],
             x3 = in(reg32) x[3],
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        atomic::add_f32x4("red.relaxed.add.v4.f32", addr, x);
+        cpu: atomic::add_f32x4("red.relaxed.add.v4.f32", addr, x)
     }
 }
 
@@ -61,19 +53,13 @@ pub unsafe fn red_add_f32x4(addr: u64, x: [f32; 4]) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn atom_add_u32(addr: u64, x: u32) -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let old: u32;
-        ptx!(
+    bodies! {
+        old: u32 = ptx!(
             "atom.relaxed.gpu.global.add.u32 {old}, [{a}], {x};",
             old = out(reg32) old, a = in(reg64) addr, x = in(reg32) x,
             options(nostack)
         );
-        old
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        atomic::update(
+        cpu: atomic::update(
             "atom.relaxed.add.u32",
             addr,
             atomic::Order::Relaxed,
@@ -92,19 +78,13 @@ pub unsafe fn atom_add_u32(addr: u64, x: u32) -> u32 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn atom_inc_u32(addr: u64, last: u32) -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let old: u32;
-        ptx!(
+    bodies! {
+        old: u32 = ptx!(
             "atom.relaxed.gpu.global.inc.u32 {old}, [{a}], {last};",
             old = out(reg32) old, a = in(reg64) addr, last = in(reg32) last,
             options(nostack)
         );
-        old
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        atomic::update(
+        cpu: atomic::update(
             "atom.relaxed.inc.u32",
             addr,
             atomic::Order::Relaxed,
@@ -124,19 +104,15 @@ pub unsafe fn atom_inc_u32(addr: u64, last: u32) -> u32 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn red_release_add_u32(addr: u64, x: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "red.release.gpu.global.add.u32 [{a}], {x};",
             a = in(reg64) addr, x = in(reg32) x,
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        atomic::update("red.release.add.u32", addr, atomic::Order::Release, |old| {
-            old.wrapping_add(x)
-        });
+        cpu: {
+            atomic::update("red.release.add.u32", addr, atomic::Order::Release, |old| old.wrapping_add(x));
+        }
     }
 }
 
@@ -149,15 +125,9 @@ pub unsafe fn red_release_add_u32(addr: u64, x: u32) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_acquire_u32(addr: u64) -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let x: u32;
-        ptx!("ld.acquire.gpu.global.u32 {x}, [{a}];", x = out(reg32) x, a = in(reg64) addr, options(nostack));
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        atomic::load("ld.acquire.u32", addr, atomic::Order::Acquire)
+    bodies! {
+        x: u32 = ptx!("ld.acquire.gpu.global.u32 {x}, [{a}];", x = out(reg32) x, a = in(reg64) addr, options(nostack));
+        cpu: atomic::load("ld.acquire.u32", addr, atomic::Order::Acquire)
     }
 }
 
@@ -170,15 +140,9 @@ pub unsafe fn ld_acquire_u32(addr: u64) -> u32 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_relaxed_u32(addr: u64) -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let x: u32;
-        ptx!("ld.relaxed.gpu.global.u32 {x}, [{a}];", x = out(reg32) x, a = in(reg64) addr, options(nostack));
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        atomic::load("ld.relaxed.u32", addr, atomic::Order::Relaxed)
+    bodies! {
+        x: u32 = ptx!("ld.relaxed.gpu.global.u32 {x}, [{a}];", x = out(reg32) x, a = in(reg64) addr, options(nostack));
+        cpu: atomic::load("ld.relaxed.u32", addr, atomic::Order::Relaxed)
     }
 }
 
@@ -191,13 +155,9 @@ pub unsafe fn ld_relaxed_u32(addr: u64) -> u32 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_release_u32(addr: u64, x: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("st.release.gpu.global.u32 [{a}], {x};", a = in(reg64) addr, x = in(reg32) x, options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        atomic::store("st.release.u32", addr, atomic::Order::Release, x);
+        cpu: atomic::store("st.release.u32", addr, atomic::Order::Release, x)
     }
 }
 
@@ -207,12 +167,8 @@ pub unsafe fn st_release_u32(addr: u64, x: u32) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn fence_acq_rel_gpu() {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("fence.acq_rel.gpu;", options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        atomic::fence("fence.acq_rel.gpu");
+        cpu: atomic::fence("fence.acq_rel.gpu")
     }
 }

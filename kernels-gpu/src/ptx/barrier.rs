@@ -12,13 +12,9 @@ use crate::emu::barrier;
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn barrier_sync(id: u32, threads: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("bar.sync {id}, {n};", id = in(reg32) id, n = in(reg32) threads, options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        barrier::sync("bar.sync", id, threads);
+        cpu: barrier::sync("bar.sync", id, threads)
     }
 }
 
@@ -31,13 +27,9 @@ pub unsafe fn barrier_sync(id: u32, threads: u32) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn barrier_arrive(id: u32, threads: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("bar.arrive {id}, {n};", id = in(reg32) id, n = in(reg32) threads, options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        barrier::arrive("bar.arrive", id, threads);
+        cpu: barrier::arrive("bar.arrive", id, threads)
     }
 }
 
@@ -51,21 +43,15 @@ pub unsafe fn barrier_arrive(id: u32, threads: u32) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn barrier_red_or(id: u32, threads: u32, x: bool) -> bool {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let y: u32;
-        ptx!(
+    bodies! {
+        y: u32 = ptx!(
             "{{ .reg .pred p, q;",
             "setp.ne.u32 p, {x}, 0;",
             "bar.red.or.pred q, {id}, {n}, p;",
             "selp.u32 {y}, 1, 0, q; }}",
             y = out(reg32) y, x = in(reg32) x as u32, id = in(reg32) id, n = in(reg32) threads, options(nostack)
-        );
-        y != 0
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        barrier::red_or("bar.red.or.pred", id, threads, x)
+        ) => y != 0;
+        cpu: barrier::red_or("bar.red.or.pred", id, threads, x)
     }
 }
 
@@ -78,13 +64,9 @@ pub unsafe fn barrier_red_or(id: u32, threads: u32, x: bool) -> bool {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn barrier_sync_all() {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("bar.sync 0;", options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        barrier::sync_all("bar.sync 0");
+        cpu: barrier::sync_all("bar.sync 0")
     }
 }
 
@@ -97,12 +79,8 @@ pub unsafe fn barrier_sync_all() {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn warp_sync() {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("bar.warp.sync 0xffffffff;", options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        barrier::warp_sync("bar.warp.sync");
+        cpu: barrier::warp_sync("bar.warp.sync")
     }
 }

@@ -32,19 +32,13 @@ fn f16_bits(x: f32) -> u16 {
 /// PTX 7.0, sm_80.
 #[inline(always)]
 pub fn cvt_bf16x2(lo: f32, hi: f32) -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let d: u32;
-        ptx!(
+    bodies! {
+        d: u32 = ptx!(
             "cvt.rn.bf16x2.f32 {d}, {hi}, {lo};",
             d = out(reg32) d, hi = in(reg32) hi, lo = in(reg32) lo,
             options(pure, nomem, nostack)
         );
-        d
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        pack(bf16_bits(lo), bf16_bits(hi))
+        cpu: pack(bf16_bits(lo), bf16_bits(hi))
     }
 }
 
@@ -53,19 +47,13 @@ pub fn cvt_bf16x2(lo: f32, hi: f32) -> u32 {
 /// PTX 7.0, sm_80.
 #[inline(always)]
 pub fn cvt_f16x2(lo: f32, hi: f32) -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let d: u32;
-        ptx!(
+    bodies! {
+        d: u32 = ptx!(
             "cvt.rn.f16x2.f32 {d}, {hi}, {lo};",
             d = out(reg32) d, hi = in(reg32) hi, lo = in(reg32) lo,
             options(pure, nomem, nostack)
         );
-        d
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        pack(f16_bits(lo), f16_bits(hi))
+        cpu: pack(f16_bits(lo), f16_bits(hi))
     }
 }
 
@@ -75,19 +63,13 @@ pub fn cvt_f16x2(lo: f32, hi: f32) -> u32 {
 /// PTX 7.0, sm_80 (PTX ISA, "Data Movement and Conversion Instructions: cvt").
 #[inline(always)]
 pub fn cvt_tf32(x: f32) -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let d: u32;
-        ptx!(
+    bodies! {
+        d: u32 = ptx!(
             "cvt.rna.tf32.f32 {d}, {x};",
             d = out(reg32) d, x = in(reg32) x,
             options(pure, nomem, nostack)
         );
-        d
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        match x.is_nan() {
+        cpu: match x.is_nan() {
             true => f32::NAN.to_bits(),
             false => (x.to_bits() + (1 << 12)) & TF32_BITS,
         }
@@ -102,20 +84,14 @@ pub const TF32_BITS: u32 = !0 << 13;
 /// PTX 1.0, sm_10.
 #[inline(always)]
 pub fn cvt_f32_f16(x: u32) -> f32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let d: f32;
-        ptx!(
+    bodies! {
+        d: f32 = ptx!(
             "{{ .reg .b16 lo, hi;",
             "mov.b32 {{lo, hi}}, {x};",
             "cvt.f32.f16 {d}, lo; }}",
             d = out(reg32) d, x = in(reg32) x, options(pure, nomem, nostack)
         );
-        d
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        half::f16::from_bits(x as u16).to_f32()
+        cpu: half::f16::from_bits(x as u16).to_f32()
     }
 }
 
@@ -136,20 +112,14 @@ pub fn unpack_f16x2(x: u32) -> [f32; 2] {
 /// PTX 8.1, sm_89.
 #[inline(always)]
 pub fn cvt_f16x2_e4m3x2(x: u32) -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let d: u32;
-        ptx!(
+    bodies! {
+        d: u32 = ptx!(
             "{{ .reg .b16 lo, hi;",
             "mov.b32 {{lo, hi}}, {x};",
             "cvt.rn.f16x2.e4m3x2 {d}, lo; }}",
             d = out(reg32) d, x = in(reg32) x, options(pure, nomem, nostack)
         );
-        d
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        pack(f16_of_e4m3(x as u8), f16_of_e4m3((x >> 8) as u8))
+        cpu: pack(f16_of_e4m3(x as u8), f16_of_e4m3((x >> 8) as u8))
     }
 }
 
@@ -168,19 +138,15 @@ fn f16_of_e4m3(x: u8) -> u16 {
 /// PTX 2.0, sm_20.
 #[inline(always)]
 pub fn prmt<const ORDER: u32>(x: u32) -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let d: u32;
-        ptx!(
+    bodies! {
+        d: u32 = ptx!(
             "prmt.b32 {d}, {x}, 0, {order};",
             d = out(reg32) d, x = in(reg32) x, order = const ORDER, options(pure, nomem, nostack)
         );
-        d
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        let byte = |idx: u32| (x >> (8 * ((ORDER >> (4 * idx)) & 3))) & 0xff;
-        (0..4).fold(0, |all, idx| all | (byte(idx) << (8 * idx)))
+        cpu: {
+            let byte = |idx: u32| (x >> (8 * ((ORDER >> (4 * idx)) & 3))) & 0xff;
+            (0..4).fold(0, |all, idx| all | (byte(idx) << (8 * idx)))
+        }
     }
 }
 
@@ -191,20 +157,16 @@ pub fn prmt<const ORDER: u32>(x: u32) -> u32 {
 #[inline(always)]
 pub fn prmt_signs<const ORDER: u32>(x: u32, y: u32) -> u32 {
     const { assert!(ORDER & 0x8888 == 0x8888 && ORDER <= 0xffff) };
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let d: u32;
-        ptx!(
+    bodies! {
+        d: u32 = ptx!(
             "prmt.b32 {d}, {x}, {y}, {order};",
             d = out(reg32) d, x = in(reg32) x, y = in(reg32) y, order = const ORDER,
             options(pure, nomem, nostack)
         );
-        d
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        let both = u64::from(y) << 32 | u64::from(x);
-        let sign = |idx: u32| (both >> (8 * ((ORDER >> (4 * idx)) & 7) + 7)) as u32 & 1;
-        (0..4).fold(0, |all, idx| all | (sign(idx) * 0xff) << (8 * idx))
+        cpu: {
+            let both = u64::from(y) << 32 | u64::from(x);
+            let sign = |idx: u32| (both >> (8 * ((ORDER >> (4 * idx)) & 7) + 7)) as u32 & 1;
+            (0..4).fold(0, |all, idx| all | (sign(idx) * 0xff) << (8 * idx))
+        }
     }
 }

@@ -15,20 +15,18 @@ use crate::emu::copies::{self, Instruction};
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn cp_async_cg_16(dst: u32, src: u64, src_bytes: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "cp.async.cg.shared.global [{dst}], [{src}], 16, {bytes};",
             dst = in(reg32) dst, src = in(reg64) src, bytes = in(reg32) src_bytes, options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        let instruction = Instruction {
-            name: "cp.async.cg.shared.global",
-            bytes: 16,
-        };
-        copies::issue(instruction, dst, src, src_bytes);
+        cpu: {
+            let instruction = Instruction {
+                name: "cp.async.cg.shared.global",
+                bytes: 16,
+            };
+            copies::issue(instruction, dst, src, src_bytes);
+        }
     }
 }
 
@@ -43,20 +41,18 @@ pub unsafe fn cp_async_cg_16(dst: u32, src: u64, src_bytes: u32) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn cp_async_ca_4(dst: u32, src: u64, src_bytes: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "cp.async.ca.shared.global [{dst}], [{src}], 4, {bytes};",
             dst = in(reg32) dst, src = in(reg64) src, bytes = in(reg32) src_bytes, options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        let instruction = Instruction {
-            name: "cp.async.ca.shared.global",
-            bytes: 4,
-        };
-        copies::issue(instruction, dst, src, src_bytes);
+        cpu: {
+            let instruction = Instruction {
+                name: "cp.async.ca.shared.global",
+                bytes: 4,
+            };
+            copies::issue(instruction, dst, src, src_bytes);
+        }
     }
 }
 
@@ -66,13 +62,9 @@ pub unsafe fn cp_async_ca_4(dst: u32, src: u64, src_bytes: u32) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn cp_async_commit_group() {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("cp.async.commit_group;", options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        copies::commit();
+        cpu: copies::commit()
     }
 }
 
@@ -84,12 +76,8 @@ pub fn cp_async_commit_group() {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn cp_async_wait_group<const N: u32>() {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("cp.async.wait_group {n};", n = const N, options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        copies::wait(N);
+        cpu: copies::wait(N)
     }
 }

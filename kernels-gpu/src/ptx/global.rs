@@ -16,15 +16,9 @@ pub use loads::{ld_global_u8, ld_global_x2_or};
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_global_u16(addr: u64) -> u16 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let x: u16;
-        ptx!("ld.global.b16 {x}, [{a}];", x = out(reg16) x, a = in(reg64) addr, options(nostack, readonly));
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        u16::from_le_bytes(global::load("ld.global.b16", addr))
+    bodies! {
+        x: u16 = ptx!("ld.global.b16 {x}, [{a}];", x = out(reg16) x, a = in(reg64) addr, options(nostack, readonly));
+        cpu: u16::from_le_bytes(global::load("ld.global.b16", addr))
     }
 }
 
@@ -37,15 +31,9 @@ pub unsafe fn ld_global_u16(addr: u64) -> u16 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_global_u32(addr: u64) -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let x: u32;
-        ptx!("ld.global.b32 {x}, [{a}];", x = out(reg32) x, a = in(reg64) addr, options(nostack, readonly));
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        u32::from_le_bytes(global::load("ld.global.b32", addr))
+    bodies! {
+        x: u32 = ptx!("ld.global.b32 {x}, [{a}];", x = out(reg32) x, a = in(reg64) addr, options(nostack, readonly));
+        cpu: u32::from_le_bytes(global::load("ld.global.b32", addr))
     }
 }
 
@@ -58,19 +46,13 @@ pub unsafe fn ld_global_u32(addr: u64) -> u32 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_global_x2(addr: u64) -> [u32; 2] {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let mut x = [0; 2];
-        ptx!(
+    bodies! {
+        mut x = [0; 2], ptx!(
             "ld.global.v2.b32 {{{x0}, {x1}}}, [{a}];",
             x0 = out(reg32) x[0], x1 = out(reg32) x[1], a = in(reg64) addr,
             options(nostack, readonly)
         );
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        global::words::<2, 8>(global::load("ld.global.v2.b32", addr))
+        cpu: global::words::<2, 8>(global::load("ld.global.v2.b32", addr))
     }
 }
 
@@ -83,20 +65,14 @@ pub unsafe fn ld_global_x2(addr: u64) -> [u32; 2] {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_global_x4(addr: u64) -> [u32; 4] {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let mut x = [0; 4];
-        ptx!(
+    bodies! {
+        mut x = [0; 4], ptx!(
             "ld.global.v4.b32 {{{x0}, {x1}, {x2}, {x3}}}, [{a}];",
             x0 = out(reg32) x[0], x1 = out(reg32) x[1], x2 = out(reg32) x[2], x3 = out(reg32) x[3],
             a = in(reg64) addr,
             options(nostack, readonly)
         );
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        global::words::<4, 16>(global::load("ld.global.v4.b32", addr))
+        cpu: global::words::<4, 16>(global::load("ld.global.v4.b32", addr))
     }
 }
 
@@ -109,15 +85,9 @@ pub unsafe fn ld_global_x4(addr: u64) -> [u32; 4] {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_global_f32(addr: u64) -> f32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let x: f32;
-        ptx!("ld.global.f32 {x}, [{a}];", x = out(reg32) x, a = in(reg64) addr, options(nostack, readonly));
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        f32::from_le_bytes(global::load("ld.global.f32", addr))
+    bodies! {
+        x: f32 = ptx!("ld.global.f32 {x}, [{a}];", x = out(reg32) x, a = in(reg64) addr, options(nostack, readonly));
+        cpu: f32::from_le_bytes(global::load("ld.global.f32", addr))
     }
 }
 
@@ -130,20 +100,14 @@ pub unsafe fn ld_global_f32(addr: u64) -> f32 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_global_f32x4(addr: u64) -> [f32; 4] {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let mut x = [0.0; 4];
-        ptx!(
+    bodies! {
+        mut x = [0.0; 4], ptx!(
             "ld.global.v4.f32 {{{x0}, {x1}, {x2}, {x3}}}, [{a}];",
             x0 = out(reg32) x[0], x1 = out(reg32) x[1], x2 = out(reg32) x[2], x3 = out(reg32) x[3],
             a = in(reg64) addr,
             options(nostack, readonly)
         );
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        global::words::<4, 16>(global::load("ld.global.v4.f32", addr)).map(f32::from_bits)
+        cpu: global::words::<4, 16>(global::load("ld.global.v4.f32", addr)).map(f32::from_bits)
     }
 }
 
@@ -156,13 +120,9 @@ pub unsafe fn ld_global_f32x4(addr: u64) -> [f32; 4] {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_global_u16(addr: u64, x: u16) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("st.global.b16 [{a}], {x};", a = in(reg64) addr, x = in(reg16) x, options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        global::store("st.global.b16", addr, x.to_le_bytes());
+        cpu: global::store("st.global.b16", addr, x.to_le_bytes())
     }
 }
 
@@ -175,13 +135,9 @@ pub unsafe fn st_global_u16(addr: u64, x: u16) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_global_u32(addr: u64, x: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("st.global.b32 [{a}], {x};", a = in(reg64) addr, x = in(reg32) x, options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        global::store("st.global.b32", addr, x.to_le_bytes());
+        cpu: global::store("st.global.b32", addr, x.to_le_bytes())
     }
 }
 
@@ -194,17 +150,13 @@ pub unsafe fn st_global_u32(addr: u64, x: u32) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_global_x2(addr: u64, x: [u32; 2]) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "st.global.v2.b32 [{a}], {{{x0}, {x1}}};",
             a = in(reg64) addr, x0 = in(reg32) x[0], x1 = in(reg32) x[1],
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        global::store("st.global.v2.b32", addr, global::bytes::<2, 8>(x));
+        cpu: global::store("st.global.v2.b32", addr, global::bytes::<2, 8>(x))
     }
 }
 
@@ -217,18 +169,14 @@ pub unsafe fn st_global_x2(addr: u64, x: [u32; 2]) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_global_x4(addr: u64, x: [u32; 4]) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "st.global.v4.b32 [{a}], {{{x0}, {x1}, {x2}, {x3}}};",
             a = in(reg64) addr, x0 = in(reg32) x[0], x1 = in(reg32) x[1], x2 = in(reg32) x[2],
             x3 = in(reg32) x[3],
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        global::store("st.global.v4.b32", addr, global::bytes::<4, 16>(x));
+        cpu: global::store("st.global.v4.b32", addr, global::bytes::<4, 16>(x))
     }
 }
 
@@ -241,13 +189,9 @@ pub unsafe fn st_global_x4(addr: u64, x: [u32; 4]) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_global_f32(addr: u64, x: f32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("st.global.f32 [{a}], {x};", a = in(reg64) addr, x = in(reg32) x, options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        global::store("st.global.f32", addr, x.to_le_bytes());
+        cpu: global::store("st.global.f32", addr, x.to_le_bytes())
     }
 }
 
@@ -260,22 +204,18 @@ pub unsafe fn st_global_f32(addr: u64, x: f32) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_global_f32x4(addr: u64, x: [f32; 4]) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "st.global.v4.f32 [{a}], {{{x0}, {x1}, {x2}, {x3}}};",
             a = in(reg64) addr, x0 = in(reg32) x[0], x1 = in(reg32) x[1], x2 = in(reg32) x[2],
             x3 = in(reg32) x[3],
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        global::store(
+        cpu: global::store(
             "st.global.v4.f32",
             addr,
             global::bytes::<4, 16>(x.map(f32::to_bits)),
-        );
+        )
     }
 }
 
@@ -291,18 +231,14 @@ pub unsafe fn st_global_f32x4(addr: u64, x: [f32; 4]) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_global_u32_if(addr: u64, x: u32, predicate: bool) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "{{ .reg .pred p;",
             "setp.ne.u32 p, {p}, 0;",
             "@p st.global.b32 [{a}], {x}; }}",
             p = in(reg32) predicate as u32, a = in(reg64) addr, x = in(reg32) x, options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        if predicate {
+        cpu: if predicate {
             global::store("st.global.b32", addr, x.to_le_bytes());
         }
     }
@@ -320,18 +256,14 @@ pub unsafe fn st_global_u32_if(addr: u64, x: u32, predicate: bool) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_global_f32_if(addr: u64, x: f32, predicate: bool) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "{{ .reg .pred p;",
             "setp.ne.u32 p, {p}, 0;",
             "@p st.global.f32 [{a}], {x}; }}",
             p = in(reg32) predicate as u32, a = in(reg64) addr, x = in(reg32) x, options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        if predicate {
+        cpu: if predicate {
             global::store("st.global.f32", addr, x.to_le_bytes());
         }
     }
@@ -349,8 +281,7 @@ pub unsafe fn st_global_f32_if(addr: u64, x: f32, predicate: bool) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_global_x2_if(addr: u64, x: [u32; 2], predicate: bool) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "{{ .reg .pred p;",
             "setp.ne.u32 p, {p}, 0;",
@@ -358,10 +289,7 @@ pub unsafe fn st_global_x2_if(addr: u64, x: [u32; 2], predicate: bool) {
             p = in(reg32) predicate as u32, a = in(reg64) addr, x0 = in(reg32) x[0], x1 = in(reg32) x[1],
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        if predicate {
+        cpu: if predicate {
             global::store("st.global.v2.b32", addr, global::bytes::<2, 8>(x));
         }
     }
@@ -379,8 +307,7 @@ pub unsafe fn st_global_x2_if(addr: u64, x: [u32; 2], predicate: bool) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_global_x4_if(addr: u64, x: [u32; 4], predicate: bool) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "{{ .reg .pred p;",
             "setp.ne.u32 p, {p}, 0;",
@@ -389,10 +316,7 @@ pub unsafe fn st_global_x4_if(addr: u64, x: [u32; 4], predicate: bool) {
             x2 = in(reg32) x[2], x3 = in(reg32) x[3],
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        if predicate {
+        cpu: if predicate {
             global::store("st.global.v4.b32", addr, global::bytes::<4, 16>(x));
         }
     }

@@ -17,20 +17,14 @@ use crate::emu::ldmatrix;
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ldmatrix_x4(addr: u32) -> [u32; 4] {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let mut x = [0; 4];
-        ptx!(
+    bodies! {
+        mut x = [0; 4], ptx!(
             "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{{x0}, {x1}, {x2}, {x3}}}, [{a}];",
             x0 = out(reg32) x[0], x1 = out(reg32) x[1], x2 = out(reg32) x[2], x3 = out(reg32) x[3],
             a = in(reg32) addr,
             options(nostack, readonly)
         );
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        ldmatrix::load("ldmatrix.x4", addr, ldmatrix::Order::Rows)
+        cpu: ldmatrix::load("ldmatrix.x4", addr, ldmatrix::Order::Rows)
     }
 }
 
@@ -44,20 +38,14 @@ pub unsafe fn ldmatrix_x4(addr: u32) -> [u32; 4] {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ldmatrix_x4_trans(addr: u32) -> [u32; 4] {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let mut x = [0; 4];
-        ptx!(
+    bodies! {
+        mut x = [0; 4], ptx!(
             "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {{{x0}, {x1}, {x2}, {x3}}}, [{a}];",
             x0 = out(reg32) x[0], x1 = out(reg32) x[1], x2 = out(reg32) x[2], x3 = out(reg32) x[3],
             a = in(reg32) addr,
             options(nostack, readonly)
         );
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        ldmatrix::load("ldmatrix.x4.trans", addr, ldmatrix::Order::Transposed)
+        cpu: ldmatrix::load("ldmatrix.x4.trans", addr, ldmatrix::Order::Transposed)
     }
 }
 
@@ -71,18 +59,12 @@ pub unsafe fn ldmatrix_x4_trans(addr: u32) -> [u32; 4] {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ldmatrix_x2(addr: u32) -> [u32; 2] {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let mut x = [0; 2];
-        ptx!(
+    bodies! {
+        mut x = [0; 2], ptx!(
             "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {{{x0}, {x1}}}, [{a}];",
             x0 = out(reg32) x[0], x1 = out(reg32) x[1], a = in(reg32) addr, options(nostack, readonly)
         );
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        ldmatrix::load("ldmatrix.x2", addr, ldmatrix::Order::Rows)
+        cpu: ldmatrix::load("ldmatrix.x2", addr, ldmatrix::Order::Rows)
     }
 }
 
@@ -96,18 +78,12 @@ pub unsafe fn ldmatrix_x2(addr: u32) -> [u32; 2] {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ldmatrix_x2_trans(addr: u32) -> [u32; 2] {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let mut x = [0; 2];
-        ptx!(
+    bodies! {
+        mut x = [0; 2], ptx!(
             "ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {{{x0}, {x1}}}, [{a}];",
             x0 = out(reg32) x[0], x1 = out(reg32) x[1], a = in(reg32) addr, options(nostack, readonly)
         );
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        ldmatrix::load("ldmatrix.x2.trans", addr, ldmatrix::Order::Transposed)
+        cpu: ldmatrix::load("ldmatrix.x2.trans", addr, ldmatrix::Order::Transposed)
     }
 }
 
@@ -121,18 +97,14 @@ pub unsafe fn ldmatrix_x2_trans(addr: u32) -> [u32; 2] {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn stmatrix_x4(addr: u32, x: [u32; 4]) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "stmatrix.sync.aligned.m8n8.x4.shared.b16 [{a}], {{{x0}, {x1}, {x2}, {x3}}};",
             a = in(reg32) addr, x0 = in(reg32) x[0], x1 = in(reg32) x[1], x2 = in(reg32) x[2],
             x3 = in(reg32) x[3],
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        ldmatrix::store("stmatrix.x4", addr, x, ldmatrix::Order::Rows);
+        cpu: ldmatrix::store("stmatrix.x4", addr, x, ldmatrix::Order::Rows)
     }
 }
 
@@ -145,17 +117,13 @@ pub unsafe fn stmatrix_x4(addr: u32, x: [u32; 4]) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn stmatrix_x4_trans(addr: u32, x: [u32; 4]) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [{a}], {{{x0}, {x1}, {x2}, {x3}}};",
             a = in(reg32) addr, x0 = in(reg32) x[0], x1 = in(reg32) x[1], x2 = in(reg32) x[2],
             x3 = in(reg32) x[3],
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        ldmatrix::store("stmatrix.x4.trans", addr, x, ldmatrix::Order::Transposed);
+        cpu: ldmatrix::store("stmatrix.x4.trans", addr, x, ldmatrix::Order::Transposed)
     }
 }

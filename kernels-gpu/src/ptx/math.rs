@@ -18,19 +18,13 @@ fn flush(x: f32) -> f32 {
 /// PTX 1.0, sm_10.
 #[inline(always)]
 pub fn ex2_approx(x: f32) -> f32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let y: f32;
-        ptx!(
+    bodies! {
+        y: f32 = ptx!(
             "ex2.approx.ftz.f32 {y}, {x};",
             y = out(reg32) y, x = in(reg32) x,
             options(pure, nomem, nostack)
         );
-        y
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        flush(flush(x).exp2())
+        cpu: flush(flush(x).exp2())
     }
 }
 
@@ -39,19 +33,13 @@ pub fn ex2_approx(x: f32) -> f32 {
 /// PTX 1.0, sm_10.
 #[inline(always)]
 pub fn lg2_approx(x: f32) -> f32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let y: f32;
-        ptx!(
+    bodies! {
+        y: f32 = ptx!(
             "lg2.approx.ftz.f32 {y}, {x};",
             y = out(reg32) y, x = in(reg32) x,
             options(pure, nomem, nostack)
         );
-        y
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        flush(flush(x).log2())
+        cpu: flush(flush(x).log2())
     }
 }
 
@@ -60,19 +48,13 @@ pub fn lg2_approx(x: f32) -> f32 {
 /// PTX 1.0, sm_10.
 #[inline(always)]
 pub fn rcp_approx(x: f32) -> f32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let y: f32;
-        ptx!(
+    bodies! {
+        y: f32 = ptx!(
             "rcp.approx.ftz.f32 {y}, {x};",
             y = out(reg32) y, x = in(reg32) x,
             options(pure, nomem, nostack)
         );
-        y
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        flush(flush(x).recip())
+        cpu: flush(flush(x).recip())
     }
 }
 
@@ -81,18 +63,12 @@ pub fn rcp_approx(x: f32) -> f32 {
 /// PTX 2.0, sm_20.
 #[inline(always)]
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let d: f32;
-        ptx!(
+    bodies! {
+        d: f32 = ptx!(
             "fma.rn.f32 {d}, {a}, {b}, {c};",
             d = out(reg32) d, a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, options(pure, nomem, nostack)
         );
-        d
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        a.mul_add(b, c)
+        cpu: a.mul_add(b, c)
     }
 }
 
@@ -102,18 +78,12 @@ pub fn fma(a: f32, b: f32, c: f32) -> f32 {
 /// PTX 2.0, sm_20.
 #[inline(always)]
 pub fn fms(a: f32, b: f32, c: f32) -> f32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let d: f32;
-        ptx!(
+    bodies! {
+        d: f32 = ptx!(
             "{{ .reg .f32 minus; neg.f32 minus, {c}; fma.rn.f32 {d}, {a}, {b}, minus; }}",
             d = out(reg32) d, a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, options(pure, nomem, nostack)
         );
-        d
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        a.mul_add(b, -c)
+        cpu: a.mul_add(b, -c)
     }
 }
 
@@ -122,19 +92,13 @@ pub fn fms(a: f32, b: f32, c: f32) -> f32 {
 /// PTX 1.0, sm_10.
 #[inline(always)]
 pub fn max(a: f32, b: f32) -> f32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let d: f32;
-        ptx!(
+    bodies! {
+        d: f32 = ptx!(
             "max.f32 {d}, {a}, {b};",
             d = out(reg32) d, a = in(reg32) a, b = in(reg32) b,
             options(pure, nomem, nostack)
         );
-        d
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        if a == b {
+        cpu: if a == b {
             // Of two zeros the positive one, as the manual says.
             if a.is_sign_positive() { a } else { b }
         } else {

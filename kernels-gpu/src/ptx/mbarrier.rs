@@ -16,17 +16,13 @@ use crate::emu::mbarrier;
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn mbarrier_init(address: u32, count: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "mbarrier.init.shared::cta.b64 [{a}], {n};",
             a = in(reg32) address, n = in(reg32) count,
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        mbarrier::init("mbarrier.init", address, count);
+        cpu: mbarrier::init("mbarrier.init", address, count)
     }
 }
 
@@ -36,13 +32,9 @@ pub unsafe fn mbarrier_init(address: u32, count: u32) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn fence_mbarrier_init() {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("fence.mbarrier_init.release.cluster;", options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        mbarrier::fence_init("fence.mbarrier_init");
+        cpu: mbarrier::fence_init("fence.mbarrier_init")
     }
 }
 
@@ -57,17 +49,13 @@ pub fn fence_mbarrier_init() {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn mbarrier_arrive_if(address: u32, predicate: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "{{ .reg .pred p; setp.ne.u32 p, {p}, 0; @p mbarrier.arrive.shared::cta.b64 _, [{a}]; }}",
             a = in(reg32) address, p = in(reg32) predicate,
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        if predicate != 0 {
+        cpu: if predicate != 0 {
             mbarrier::arrive("mbarrier.arrive", address);
         }
     }
@@ -82,17 +70,13 @@ pub unsafe fn mbarrier_arrive_if(address: u32, predicate: u32) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn mbarrier_arrive_expect_tx(address: u32, n_bytes: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "mbarrier.arrive.expect_tx.shared::cta.b64 _, [{a}], {n};",
             a = in(reg32) address, n = in(reg32) n_bytes,
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        mbarrier::arrive_expect_tx("mbarrier.arrive.expect_tx", address, n_bytes);
+        cpu: mbarrier::arrive_expect_tx("mbarrier.arrive.expect_tx", address, n_bytes)
     }
 }
 

@@ -34,25 +34,17 @@ use crate::emu::mma;
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn mma_m16n8k16_bf16(acc: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let [c0, c1, c2, c3] = *acc;
-        let (d0, d1, d2, d3): (f32, f32, f32, f32);
+    bodies! {
         ptx!(
             "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 \
              {{{d0}, {d1}, {d2}, {d3}}}, {{{a0}, {a1}, {a2}, {a3}}}, \
              {{{b0}, {b1}}}, {{{d0}, {d1}, {d2}, {d3}}};",
-            d0 = inout(reg32) c0 => d0, d1 = inout(reg32) c1 => d1, d2 = inout(reg32) c2 => d2,
-            d3 = inout(reg32) c3 => d3,
+            d0 = inout(reg32) acc[0], d1 = inout(reg32) acc[1], d2 = inout(reg32) acc[2], d3 = inout(reg32) acc[3],
             a0 = in(reg32) a[0], a1 = in(reg32) a[1], a2 = in(reg32) a[2], a3 = in(reg32) a[3],
             b0 = in(reg32) b[0], b1 = in(reg32) b[1],
             options(nomem, nostack)
         );
-        *acc = [d0, d1, d2, d3];
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        mma::m16n8k16("mma.m16n8k16.bf16", mma::Operand::Bf16, acc, a, b);
+        cpu: mma::m16n8k16("mma.m16n8k16.bf16", mma::Operand::Bf16, acc, a, b)
     }
 }
 
@@ -65,25 +57,17 @@ pub unsafe fn mma_m16n8k16_bf16(acc: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn mma_m16n8k16_f16(acc: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let [c0, c1, c2, c3] = *acc;
-        let (d0, d1, d2, d3): (f32, f32, f32, f32);
+    bodies! {
         ptx!(
             "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 \
              {{{d0}, {d1}, {d2}, {d3}}}, {{{a0}, {a1}, {a2}, {a3}}}, \
              {{{b0}, {b1}}}, {{{d0}, {d1}, {d2}, {d3}}};",
-            d0 = inout(reg32) c0 => d0, d1 = inout(reg32) c1 => d1, d2 = inout(reg32) c2 => d2,
-            d3 = inout(reg32) c3 => d3,
+            d0 = inout(reg32) acc[0], d1 = inout(reg32) acc[1], d2 = inout(reg32) acc[2], d3 = inout(reg32) acc[3],
             a0 = in(reg32) a[0], a1 = in(reg32) a[1], a2 = in(reg32) a[2], a3 = in(reg32) a[3],
             b0 = in(reg32) b[0], b1 = in(reg32) b[1],
             options(nomem, nostack)
         );
-        *acc = [d0, d1, d2, d3];
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        mma::m16n8k16("mma.m16n8k16.f16", mma::Operand::F16, acc, a, b);
+        cpu: mma::m16n8k16("mma.m16n8k16.f16", mma::Operand::F16, acc, a, b)
     }
 }
 
@@ -96,24 +80,16 @@ pub unsafe fn mma_m16n8k16_f16(acc: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn mma_m16n8k8_tf32(acc: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let [c0, c1, c2, c3] = *acc;
-        let (d0, d1, d2, d3): (f32, f32, f32, f32);
+    bodies! {
         ptx!(
             "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 \
              {{{d0}, {d1}, {d2}, {d3}}}, {{{a0}, {a1}, {a2}, {a3}}}, \
              {{{b0}, {b1}}}, {{{d0}, {d1}, {d2}, {d3}}};",
-            d0 = inout(reg32) c0 => d0, d1 = inout(reg32) c1 => d1, d2 = inout(reg32) c2 => d2,
-            d3 = inout(reg32) c3 => d3,
+            d0 = inout(reg32) acc[0], d1 = inout(reg32) acc[1], d2 = inout(reg32) acc[2], d3 = inout(reg32) acc[3],
             a0 = in(reg32) a[0], a1 = in(reg32) a[1], a2 = in(reg32) a[2], a3 = in(reg32) a[3],
             b0 = in(reg32) b[0], b1 = in(reg32) b[1],
             options(nomem, nostack)
         );
-        *acc = [d0, d1, d2, d3];
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        mma::m16n8k8_tf32(acc, a, b);
+        cpu: mma::m16n8k8_tf32(acc, a, b)
     }
 }

@@ -1,6 +1,6 @@
 //! One function = one PTX instruction, and the only `asm!` of the workspace.
 //!
-//! Every function has two bodies: the instruction itself on `nvptx64`, and on the CPU a call into [`crate::emu`],
+//! Every function has two bodies (`bodies!`): the instruction itself on `nvptx64`, and on the CPU a call into [`crate::emu`],
 //! which acts on all lanes of the warp, on shared and global memory as the PTX manual says, and checks what the
 //! hardware would leave undefined. Diagnostics of the emulator name the caller (`track_caller`); a function of the
 //! `tile` layer that should not be named itself carries the same attribute.
@@ -20,6 +20,30 @@ macro_rules! ptx {
         // SAFETY: what the instruction requires is what the surrounding function requires of its caller.
         unsafe { core::arch::asm!($($operand)*) }
     };
+}
+
+/// The two bodies of a function: the instruction, and what acts as it on the CPU. `x: TYPE = ptx!(…) => RESULT` declares the operand that the
+/// instruction writes, `mut x = FIRST, ptx!(…)` one that has elements; without `=> RESULT` it is the function's.
+macro_rules! bodies {
+    (ptx!($($operand:tt)*); cpu: $cpu:expr) => {
+        bodies!({ ptx!($($operand)*); } $cpu)
+    };
+    ($x:ident: $type:ty = ptx!($($operand:tt)*) $(=> $result:expr)?; cpu: $cpu:expr) => {
+        bodies!({ let $x: $type; ptx!($($operand)*); bodies!(@ $x $($result)?) } $cpu)
+    };
+    (mut $x:ident = $first:expr, ptx!($($operand:tt)*); cpu: $cpu:expr) => {
+        bodies!({ let mut $x = $first; ptx!($($operand)*); $x } $cpu)
+    };
+    (@ $x:ident) => { $x };
+    (@ $x:ident $result:expr) => { $result };
+    ($gpu:block $cpu:expr) => {{
+        #[cfg(target_arch = "nvptx64")]
+        $gpu
+        #[cfg(not(target_arch = "nvptx64"))]
+        {
+            $cpu
+        }
+    }};
 }
 
 pub mod atomic;

@@ -41,19 +41,13 @@ pub(crate) use parameter_address;
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_generic_x4(addr: u64) -> [u32; 4] {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let mut x = [0; 4];
-        ptx!(
+    bodies! {
+        mut x = [0; 4], ptx!(
             "ld.v4.b32 {{{x0}, {x1}, {x2}, {x3}}}, [{a}];",
             x0 = out(reg32) x[0], x1 = out(reg32) x[1], x2 = out(reg32) x[2], x3 = out(reg32) x[3],
             a = in(reg64) addr,
             options(nostack, readonly)
         );
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        global::words::<4, 16>(global::load_generic("ld.v4.b32", addr))
+        cpu: global::words::<4, 16>(global::load_generic("ld.v4.b32", addr))
     }
 }

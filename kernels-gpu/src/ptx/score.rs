@@ -34,13 +34,9 @@ pub fn score_tile(params: &ScoreParams, scale: &Scale, rows: ScoreRows, tile: Sc
 /// Not of PTX.
 #[inline(always)]
 pub fn score_block(first_column: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("ferroflash_score_block {first};", first = in(reg32) first_column, options(nomem, nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        crate::emu::score::begin_block(first_column);
+        cpu: crate::emu::score::begin_block(first_column)
     }
 }
 
@@ -49,13 +45,9 @@ pub fn score_block(first_column: u32) {
 /// Not of PTX.
 #[inline(always)]
 pub fn score_block_apart(first_column: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("ferroflash_score_block_apart {first};", first = in(reg32) first_column, options(nomem, nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        crate::emu::score::begin_block_apart(first_column);
+        cpu: crate::emu::score::begin_block_apart(first_column)
     }
 }
 
@@ -107,18 +99,12 @@ pub fn without_row_terms(x: [f32; 2]) -> [f32; 2] {
 /// Not of PTX.
 #[inline(always)]
 pub fn is_capped() -> bool {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let capped: u32;
-        ptx!(
+    bodies! {
+        capped: u32 = ptx!(
             "ferroflash_score_is_capped {capped};",
             capped = out(reg32) capped, options(pure, nomem, nostack)
-        );
-        capped != 0
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        crate::emu::score::is_capped()
+        ) => capped != 0;
+        cpu: crate::emu::score::is_capped()
     }
 }
 

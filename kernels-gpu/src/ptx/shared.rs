@@ -12,16 +12,12 @@ use crate::emu::shared_access;
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_shared_u32(addr: u32) -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let x: u32;
-        ptx!("ld.shared.b32 {x}, [{a}];", x = out(reg32) x, a = in(reg32) addr, options(nostack, readonly));
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        let [x] = shared_access::load("ld.shared.b32", addr);
-        x
+    bodies! {
+        x: u32 = ptx!("ld.shared.b32 {x}, [{a}];", x = out(reg32) x, a = in(reg32) addr, options(nostack, readonly));
+        cpu: {
+            let [x] = shared_access::load("ld.shared.b32", addr);
+            x
+        }
     }
 }
 
@@ -34,19 +30,13 @@ pub unsafe fn ld_shared_u32(addr: u32) -> u32 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_shared_x2(addr: u32) -> [u32; 2] {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let mut x = [0; 2];
-        ptx!(
+    bodies! {
+        mut x = [0; 2], ptx!(
             "ld.shared.v2.b32 {{{x0}, {x1}}}, [{a}];",
             x0 = out(reg32) x[0], x1 = out(reg32) x[1], a = in(reg32) addr,
             options(nostack, readonly)
         );
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        shared_access::load("ld.shared.v2.b32", addr)
+        cpu: shared_access::load("ld.shared.v2.b32", addr)
     }
 }
 
@@ -59,20 +49,14 @@ pub unsafe fn ld_shared_x2(addr: u32) -> [u32; 2] {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_shared_x4(addr: u32) -> [u32; 4] {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let mut x = [0; 4];
-        ptx!(
+    bodies! {
+        mut x = [0; 4], ptx!(
             "ld.shared.v4.b32 {{{x0}, {x1}, {x2}, {x3}}}, [{a}];",
             x0 = out(reg32) x[0], x1 = out(reg32) x[1], x2 = out(reg32) x[2], x3 = out(reg32) x[3],
             a = in(reg32) addr,
             options(nostack, readonly)
         );
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        shared_access::load("ld.shared.v4.b32", addr)
+        cpu: shared_access::load("ld.shared.v4.b32", addr)
     }
 }
 
@@ -85,16 +69,12 @@ pub unsafe fn ld_shared_x4(addr: u32) -> [u32; 4] {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_shared_f32(addr: u32) -> f32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let x: f32;
-        ptx!("ld.shared.f32 {x}, [{a}];", x = out(reg32) x, a = in(reg32) addr, options(nostack, readonly));
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        let [x] = shared_access::load("ld.shared.f32", addr);
-        f32::from_bits(x)
+    bodies! {
+        x: f32 = ptx!("ld.shared.f32 {x}, [{a}];", x = out(reg32) x, a = in(reg32) addr, options(nostack, readonly));
+        cpu: {
+            let [x] = shared_access::load("ld.shared.f32", addr);
+            f32::from_bits(x)
+        }
     }
 }
 
@@ -107,13 +87,9 @@ pub unsafe fn ld_shared_f32(addr: u32) -> f32 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_shared_u32(addr: u32, x: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("st.shared.b32 [{a}], {x};", a = in(reg32) addr, x = in(reg32) x, options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        shared_access::store("st.shared.b32", addr, [x]);
+        cpu: shared_access::store("st.shared.b32", addr, [x])
     }
 }
 
@@ -126,17 +102,13 @@ pub unsafe fn st_shared_u32(addr: u32, x: u32) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_shared_x2(addr: u32, x: [u32; 2]) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "st.shared.v2.b32 [{a}], {{{x0}, {x1}}};",
             a = in(reg32) addr, x0 = in(reg32) x[0], x1 = in(reg32) x[1],
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        shared_access::store("st.shared.v2.b32", addr, x);
+        cpu: shared_access::store("st.shared.v2.b32", addr, x)
     }
 }
 
@@ -149,18 +121,14 @@ pub unsafe fn st_shared_x2(addr: u32, x: [u32; 2]) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_shared_x4(addr: u32, x: [u32; 4]) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "st.shared.v4.b32 [{a}], {{{x0}, {x1}, {x2}, {x3}}};",
             a = in(reg32) addr, x0 = in(reg32) x[0], x1 = in(reg32) x[1], x2 = in(reg32) x[2],
             x3 = in(reg32) x[3],
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        shared_access::store("st.shared.v4.b32", addr, x);
+        cpu: shared_access::store("st.shared.v4.b32", addr, x)
     }
 }
 
@@ -173,12 +141,8 @@ pub unsafe fn st_shared_x4(addr: u32, x: [u32; 4]) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_shared_f32(addr: u32, x: f32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("st.shared.f32 [{a}], {x};", a = in(reg32) addr, x = in(reg32) x, options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        shared_access::store("st.shared.f32", addr, [x.to_bits()]);
+        cpu: shared_access::store("st.shared.f32", addr, [x.to_bits()])
     }
 }

@@ -12,20 +12,16 @@ use crate::emu::warp;
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn shuffle_bfly_f32(x: f32, mask: u32) -> f32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let y: f32;
-        ptx!(
+    bodies! {
+        y: f32 = ptx!(
             "shfl.sync.bfly.b32 {y}, {x}, {m}, 31, 0xffffffff;",
             y = out(reg32) y, x = in(reg32) x, m = in(reg32) mask,
             options(nomem, nostack)
         );
-        y
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        let x = warp::exchange("shfl.bfly", x.to_bits(), |own| own ^ mask);
-        f32::from_bits(x)
+        cpu: {
+            let x = warp::exchange("shfl.bfly", x.to_bits(), |own| own ^ mask);
+            f32::from_bits(x)
+        }
     }
 }
 
@@ -38,19 +34,13 @@ pub unsafe fn shuffle_bfly_f32(x: f32, mask: u32) -> f32 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn shuffle_bfly_u32(x: u32, mask: u32) -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let y: u32;
-        ptx!(
+    bodies! {
+        y: u32 = ptx!(
             "shfl.sync.bfly.b32 {y}, {x}, {m}, 31, 0xffffffff;",
             y = out(reg32) y, x = in(reg32) x, m = in(reg32) mask,
             options(nomem, nostack)
         );
-        y
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        warp::exchange("shfl.bfly", x, |own| own ^ mask)
+        cpu: warp::exchange("shfl.bfly", x, |own| own ^ mask)
     }
 }
 
@@ -63,19 +53,13 @@ pub unsafe fn shuffle_bfly_u32(x: u32, mask: u32) -> u32 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn shuffle_idx_u32(x: u32, lane: u32) -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let y: u32;
-        ptx!(
+    bodies! {
+        y: u32 = ptx!(
             "shfl.sync.idx.b32 {y}, {x}, {l}, 31, 0xffffffff;",
             y = out(reg32) y, x = in(reg32) x, l = in(reg32) lane,
             options(nomem, nostack)
         );
-        y
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        warp::exchange("shfl.idx", x, |_| lane)
+        cpu: warp::exchange("shfl.idx", x, |_| lane)
     }
 }
 
@@ -88,20 +72,16 @@ pub unsafe fn shuffle_idx_u32(x: u32, lane: u32) -> u32 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn shuffle_idx_f32(x: f32, lane: u32) -> f32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let y: f32;
-        ptx!(
+    bodies! {
+        y: f32 = ptx!(
             "shfl.sync.idx.b32 {y}, {x}, {l}, 31, 0xffffffff;",
             y = out(reg32) y, x = in(reg32) x, l = in(reg32) lane,
             options(nomem, nostack)
         );
-        y
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        let x = warp::exchange("shfl.idx", x.to_bits(), |_| lane);
-        f32::from_bits(x)
+        cpu: {
+            let x = warp::exchange("shfl.idx", x.to_bits(), |_| lane);
+            f32::from_bits(x)
+        }
     }
 }
 
@@ -114,21 +94,15 @@ pub unsafe fn shuffle_idx_f32(x: f32, lane: u32) -> f32 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn vote_any(x: bool) -> bool {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let y: u32;
-        ptx!(
+    bodies! {
+        y: u32 = ptx!(
             "{{ .reg .pred p, q;",
             "setp.ne.u32 p, {x}, 0;",
             "vote.sync.any.pred q, p, 0xffffffff;",
             "selp.u32 {y}, 1, 0, q; }}",
             y = out(reg32) y, x = in(reg32) x as u32, options(nomem, nostack)
-        );
-        y != 0
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        warp::vote("vote.any", x, |votes| votes.iter().any(|vote| *vote))
+        ) => y != 0;
+        cpu: warp::vote("vote.any", x, |votes| votes.iter().any(|vote| *vote))
     }
 }
 
@@ -141,21 +115,15 @@ pub unsafe fn vote_any(x: bool) -> bool {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn vote_all(x: bool) -> bool {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let y: u32;
-        ptx!(
+    bodies! {
+        y: u32 = ptx!(
             "{{ .reg .pred p, q;",
             "setp.ne.u32 p, {x}, 0;",
             "vote.sync.all.pred q, p, 0xffffffff;",
             "selp.u32 {y}, 1, 0, q; }}",
             y = out(reg32) y, x = in(reg32) x as u32, options(nomem, nostack)
-        );
-        y != 0
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        warp::vote("vote.all", x, |votes| votes.iter().all(|vote| *vote))
+        ) => y != 0;
+        cpu: warp::vote("vote.all", x, |votes| votes.iter().all(|vote| *vote))
     }
 }
 
@@ -168,20 +136,14 @@ pub unsafe fn vote_all(x: bool) -> bool {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn vote_ballot(x: bool) -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let y: u32;
-        ptx!(
+    bodies! {
+        y: u32 = ptx!(
             "{{ .reg .pred p;",
             "setp.ne.u32 p, {x}, 0;",
             "vote.sync.ballot.b32 {y}, p, 0xffffffff; }}",
             y = out(reg32) y, x = in(reg32) x as u32, options(nomem, nostack)
         );
-        y
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        warp::reduce("vote.ballot", x as u32, |votes| {
+        cpu: warp::reduce("vote.ballot", x as u32, |votes| {
             (0..)
                 .zip(votes)
                 .fold(0, |all, (lane, vote)| all | vote << lane)
@@ -198,18 +160,12 @@ pub unsafe fn vote_ballot(x: bool) -> u32 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn redux_add_u32(x: u32) -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let y: u32;
-        ptx!(
+    bodies! {
+        y: u32 = ptx!(
             "redux.sync.add.u32 {y}, {x}, 0xffffffff;",
             y = out(reg32) y, x = in(reg32) x, options(nomem, nostack)
         );
-        y
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        warp::reduce("redux.add", x, |all| {
+        cpu: warp::reduce("redux.add", x, |all| {
             all.iter().fold(0, |sum, x| sum.wrapping_add(*x))
         })
     }
@@ -224,18 +180,12 @@ pub unsafe fn redux_add_u32(x: u32) -> u32 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn redux_max_u32(x: u32) -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let y: u32;
-        ptx!(
+    bodies! {
+        y: u32 = ptx!(
             "redux.sync.max.u32 {y}, {x}, 0xffffffff;",
             y = out(reg32) y, x = in(reg32) x, options(nomem, nostack)
         );
-        y
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        warp::reduce("redux.max", x, |all| {
+        cpu: warp::reduce("redux.max", x, |all| {
             all.iter().fold(0, |most, x| most.max(*x))
         })
     }

@@ -13,15 +13,9 @@ core::arch::global_asm!(".extern .shared .align 1024 .b8 shared_memory[];");
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn thread_idx_x() -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let x: u32;
-        ptx!("mov.u32 {x}, %tid.x;", x = out(reg32) x, options(pure, nomem, nostack));
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        lane::thread_idx()
+    bodies! {
+        x: u32 = ptx!("mov.u32 {x}, %tid.x;", x = out(reg32) x, options(pure, nomem, nostack));
+        cpu: lane::thread_idx()
     }
 }
 
@@ -31,15 +25,9 @@ pub fn thread_idx_x() -> u32 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn block_idx_x() -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let x: u32;
-        ptx!("mov.u32 {x}, %ctaid.x;", x = out(reg32) x, options(pure, nomem, nostack));
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        lane::block_idx()
+    bodies! {
+        x: u32 = ptx!("mov.u32 {x}, %ctaid.x;", x = out(reg32) x, options(pure, nomem, nostack));
+        cpu: lane::block_idx()
     }
 }
 
@@ -49,15 +37,9 @@ pub fn block_idx_x() -> u32 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn block_dim_x() -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let x: u32;
-        ptx!("mov.u32 {x}, %ntid.x;", x = out(reg32) x, options(pure, nomem, nostack));
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        lane::block_dim()
+    bodies! {
+        x: u32 = ptx!("mov.u32 {x}, %ntid.x;", x = out(reg32) x, options(pure, nomem, nostack));
+        cpu: lane::block_dim()
     }
 }
 
@@ -67,15 +49,9 @@ pub fn block_dim_x() -> u32 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn grid_dim_x() -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let x: u32;
-        ptx!("mov.u32 {x}, %nctaid.x;", x = out(reg32) x, options(pure, nomem, nostack));
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        lane::grid_dim()
+    bodies! {
+        x: u32 = ptx!("mov.u32 {x}, %nctaid.x;", x = out(reg32) x, options(pure, nomem, nostack));
+        cpu: lane::grid_dim()
     }
 }
 
@@ -85,15 +61,9 @@ pub fn grid_dim_x() -> u32 {
 /// PTX 1.0, sm_10.
 #[inline(always)]
 pub fn opaque(x: u32) -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let y: u32;
-        ptx!("mov.b32 {y}, {x};", y = out(reg32) y, x = in(reg32) x, options(nomem, nostack));
-        y
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        x
+    bodies! {
+        y: u32 = ptx!("mov.b32 {y}, {x};", y = out(reg32) y, x = in(reg32) x, options(nomem, nostack));
+        cpu: x
     }
 }
 
@@ -103,15 +73,9 @@ pub fn opaque(x: u32) -> u32 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn lane_idx() -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let x: u32;
-        ptx!("mov.u32 {x}, %laneid;", x = out(reg32) x, options(pure, nomem, nostack));
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        lane::lane_idx()
+    bodies! {
+        x: u32 = ptx!("mov.u32 {x}, %laneid;", x = out(reg32) x, options(pure, nomem, nostack));
+        cpu: lane::lane_idx()
     }
 }
 
@@ -121,15 +85,9 @@ pub fn lane_idx() -> u32 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn sm_id() -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let x: u32;
-        ptx!("mov.u32 {x}, %smid;", x = out(reg32) x, options(nomem, nostack));
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        lane::sm_id()
+    bodies! {
+        x: u32 = ptx!("mov.u32 {x}, %smid;", x = out(reg32) x, options(nomem, nostack));
+        cpu: lane::sm_id()
     }
 }
 
@@ -140,16 +98,10 @@ pub fn sm_id() -> u32 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn global_timer() -> u64 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let x: u64;
+    bodies! {
         // It must not move past a barrier or an access to memory.
-        ptx!("mov.u64 {x}, %globaltimer;", x = out(reg64) x, options(nostack));
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        lane::global_timer()
+        x: u64 = ptx!("mov.u64 {x}, %globaltimer;", x = out(reg64) x, options(nostack));
+        cpu: lane::global_timer()
     }
 }
 
@@ -159,16 +111,10 @@ pub fn global_timer() -> u64 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn clock64() -> u64 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let x: u64;
+    bodies! {
         // As above.
-        ptx!("mov.u64 {x}, %clock64;", x = out(reg64) x, options(nostack));
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        lane::clock64()
+        x: u64 = ptx!("mov.u64 {x}, %clock64;", x = out(reg64) x, options(nostack));
+        cpu: lane::clock64()
     }
 }
 
@@ -178,15 +124,9 @@ pub fn clock64() -> u64 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn shared_base() -> u32 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let x: u32;
-        ptx!("mov.u32 {x}, shared_memory;", x = out(reg32) x, options(pure, nomem, nostack));
-        x
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        lane::shared_base()
+    bodies! {
+        x: u32 = ptx!("mov.u32 {x}, shared_memory;", x = out(reg32) x, options(pure, nomem, nostack));
+        cpu: lane::shared_base()
     }
 }
 

@@ -15,17 +15,13 @@ use crate::emu::tensor_map;
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn replace_address(map: u64, address: u64) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "tensormap.replace.tile.global_address.global.b1024.b64 [{m}], {a};",
             m = in(reg64) map, a = in(reg64) address,
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        tensor_map::replace_address("tensormap.replace.global_address", map, address);
+        cpu: tensor_map::replace_address("tensormap.replace.global_address", map, address)
     }
 }
 
@@ -39,17 +35,13 @@ pub unsafe fn replace_address(map: u64, address: u64) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn replace_rows(map: u64, rows: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "tensormap.replace.tile.global_dim.global.b1024.b32 [{m}], 1, {n};",
             m = in(reg64) map, n = in(reg32) rows,
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        tensor_map::replace_rows("tensormap.replace.global_dim", map, rows);
+        cpu: tensor_map::replace_rows("tensormap.replace.global_dim", map, rows)
     }
 }
 
@@ -102,13 +94,9 @@ pub fn fence_tensor_map_release() {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn fence_tensor_map_acquire(map: u64) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("fence.proxy.tensormap::generic.acquire.gpu [{m}], 128;", m = in(reg64) map, options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        tensor_map::acquire("fence.proxy.tensormap (acquire)", map);
+        cpu: tensor_map::acquire("fence.proxy.tensormap (acquire)", map)
     }
 }
 
@@ -122,18 +110,14 @@ pub unsafe fn fence_tensor_map_acquire(map: u64) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn fence_tensor_map_acquire_if(map: u64, predicate: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "{{ .reg .pred p; setp.ne.u32 p, {p}, 0;",
             "@p fence.proxy.tensormap::generic.acquire.gpu [{m}], 128; }}",
             m = in(reg64) map, p = in(reg32) predicate,
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        if predicate != 0 {
+        cpu: if predicate != 0 {
             tensor_map::acquire("fence.proxy.tensormap (acquire)", map);
         }
     }

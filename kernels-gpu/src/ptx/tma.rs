@@ -20,18 +20,14 @@ use crate::emu::tma;
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn tma_load(to: u32, map: u64, at: [u32; 4], mbarrier: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [{to}], [{map}, {{{c0}, {c1}, {c2}, {c3}}}], [{bar}];",
             to = in(reg32) to, map = in(reg64) map, bar = in(reg32) mbarrier,
             c0 = in(reg32) at[0], c1 = in(reg32) at[1], c2 = in(reg32) at[2], c3 = in(reg32) at[3],
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        tma::load("cp.async.bulk.tensor (load)", to, map, at, mbarrier);
+        cpu: tma::load("cp.async.bulk.tensor (load)", to, map, at, mbarrier)
     }
 }
 
@@ -46,8 +42,7 @@ pub unsafe fn tma_load(to: u32, map: u64, at: [u32; 4], mbarrier: u32) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn tma_load_evict_first(to: u32, map: u64, at: [u32; 4], mbarrier: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "{{ .reg .b64 policy;",
             "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;",
@@ -56,16 +51,13 @@ pub unsafe fn tma_load_evict_first(to: u32, map: u64, at: [u32; 4], mbarrier: u3
             c0 = in(reg32) at[0], c1 = in(reg32) at[1], c2 = in(reg32) at[2], c3 = in(reg32) at[3],
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        tma::load(
+        cpu: tma::load(
             "cp.async.bulk.tensor.L2::cache_hint (load)",
             to,
             map,
             at,
             mbarrier,
-        );
+        )
     }
 }
 
@@ -80,17 +72,13 @@ pub unsafe fn tma_load_evict_first(to: u32, map: u64, at: [u32; 4], mbarrier: u3
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn bulk_load(to: u32, from: u64, n_bytes: u32, mbarrier: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{to}], [{from}], {n}, [{bar}];",
             to = in(reg32) to, from = in(reg64) from, n = in(reg32) n_bytes, bar = in(reg32) mbarrier,
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        tma::load_bytes("cp.async.bulk (load)", to, (from, n_bytes), mbarrier);
+        cpu: tma::load_bytes("cp.async.bulk (load)", to, (from, n_bytes), mbarrier)
     }
 }
 
@@ -105,8 +93,7 @@ pub unsafe fn bulk_load(to: u32, from: u64, n_bytes: u32, mbarrier: u32) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn tma_store_if(map: u64, at: [u32; 4], from: u32, predicate: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "{{ .reg .pred p; setp.ne.u32 p, {p}, 0;",
             "@p cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [{map}, {{{c0}, {c1}, {c2}, {c3}}}], [{from}]; }}",
@@ -114,10 +101,7 @@ pub unsafe fn tma_store_if(map: u64, at: [u32; 4], from: u32, predicate: u32) {
             c0 = in(reg32) at[0], c1 = in(reg32) at[1], c2 = in(reg32) at[2], c3 = in(reg32) at[3],
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        if predicate != 0 {
+        cpu: if predicate != 0 {
             tma::store("cp.async.bulk.tensor (store)", map, at, from);
         }
     }
@@ -135,17 +119,13 @@ pub unsafe fn tma_store_if(map: u64, at: [u32; 4], from: u32, predicate: u32) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn bulk_store(to: u64, from: u32, n_bytes: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "cp.async.bulk.global.shared::cta.bulk_group [{to}], [{from}], {n};",
             to = in(reg64) to, from = in(reg32) from, n = in(reg32) n_bytes,
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        tma::store_bytes("cp.async.bulk (store)", to, from, n_bytes);
+        cpu: tma::store_bytes("cp.async.bulk (store)", to, from, n_bytes)
     }
 }
 
@@ -159,17 +139,13 @@ pub unsafe fn bulk_store(to: u64, from: u32, n_bytes: u32) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn bulk_add_f32(to: u64, from: u32, n_bytes: u32) {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!(
             "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [{to}], [{from}], {n};",
             to = in(reg64) to, from = in(reg32) from, n = in(reg32) n_bytes,
             options(nostack)
         );
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        tma::add_bytes("cp.reduce.async.bulk (add)", to, from, n_bytes);
+        cpu: tma::add_bytes("cp.reduce.async.bulk (add)", to, from, n_bytes)
     }
 }
 
@@ -179,13 +155,9 @@ pub unsafe fn bulk_add_f32(to: u64, from: u32, n_bytes: u32) {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn bulk_commit_group() {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("cp.async.bulk.commit_group;", options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        tma::commit_group("cp.async.bulk.commit_group");
+        cpu: tma::commit_group("cp.async.bulk.commit_group")
     }
 }
 
@@ -196,13 +168,9 @@ pub fn bulk_commit_group() {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn bulk_wait_group_read<const N: u32>() {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("cp.async.bulk.wait_group.read {n};", n = const N, options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        tma::wait_group_read("cp.async.bulk.wait_group.read", N);
+        cpu: tma::wait_group_read("cp.async.bulk.wait_group.read", N)
     }
 }
 
@@ -213,13 +181,9 @@ pub fn bulk_wait_group_read<const N: u32>() {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn bulk_wait_group<const N: u32>() {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("cp.async.bulk.wait_group {n};", n = const N, options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        tma::wait_group("cp.async.bulk.wait_group", N);
+        cpu: tma::wait_group("cp.async.bulk.wait_group", N)
     }
 }
 
@@ -230,13 +194,9 @@ pub fn bulk_wait_group<const N: u32>() {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn fence_proxy_async_global() {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("fence.proxy.async.global;", options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        tma::fence_proxy_async_global("fence.proxy.async.global");
+        cpu: tma::fence_proxy_async_global("fence.proxy.async.global")
     }
 }
 
@@ -247,12 +207,8 @@ pub fn fence_proxy_async_global() {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub fn fence_proxy_async() {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("fence.proxy.async.shared::cta;", options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        tma::fence_proxy_async("fence.proxy.async");
+        cpu: tma::fence_proxy_async("fence.proxy.async")
     }
 }

@@ -12,13 +12,9 @@ use crate::emu::warpgroup;
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn setmaxnreg_dec<const N: u32>() {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("setmaxnreg.dec.sync.aligned.u32 {n};", n = const N, options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        warpgroup::release_registers("setmaxnreg.dec", N);
+        cpu: warpgroup::release_registers("setmaxnreg.dec", N)
     }
 }
 
@@ -33,12 +29,8 @@ pub unsafe fn setmaxnreg_dec<const N: u32>() {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn setmaxnreg_inc<const N: u32>() {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("setmaxnreg.inc.sync.aligned.u32 {n};", n = const N, options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        warpgroup::take_registers("setmaxnreg.inc", N);
+        cpu: warpgroup::take_registers("setmaxnreg.inc", N)
     }
 }

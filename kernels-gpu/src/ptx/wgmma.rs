@@ -88,13 +88,9 @@ pub trait WgmmaElement {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn wgmma_fence() {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("wgmma.fence.sync.aligned;", options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        wgmma::fence("wgmma.fence");
+        cpu: wgmma::fence("wgmma.fence")
     }
 }
 
@@ -107,13 +103,9 @@ pub unsafe fn wgmma_fence() {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn wgmma_commit_group() {
-    #[cfg(target_arch = "nvptx64")]
-    {
+    bodies! {
         ptx!("wgmma.commit_group.sync.aligned;", options(nostack));
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        wgmma::commit_group("wgmma.commit_group");
+        cpu: wgmma::commit_group("wgmma.commit_group")
     }
 }
 
@@ -232,19 +224,13 @@ macro_rules! width {
 /// Accumulators that no instruction writes.
 macro_rules! undefined {
     ($fragments:literal [$($n:literal)*]) => {{
-        #[cfg(target_arch = "nvptx64")]
-        {
-            let mut d = [[0.0; 4]; $fragments];
-            ptx!(
+        bodies! {
+            mut d = [[0.0; 4]; $fragments], ptx!(
                 $(concat!("// {} {} {} {}", nothing!($n)),)*
                 $(out(reg32) d[$n][0], out(reg32) d[$n][1], out(reg32) d[$n][2], out(reg32) d[$n][3],)*
                 options(nostack, nomem)
             );
-            d
-        }
-        #[cfg(not(target_arch = "nvptx64"))]
-        {
-            [[wgmma::UNDEFINED; 4]; $fragments]
+            cpu: [[wgmma::UNDEFINED; 4]; $fragments]
         }
     }};
 }
@@ -252,8 +238,7 @@ macro_rules! undefined {
 /// `wgmma.wait_group.sync.aligned` that names the accumulators `$d`.
 macro_rules! wait_group {
     ($d:ident [$($n:literal)*] $pending:ident) => {
-        #[cfg(target_arch = "nvptx64")]
-        {
+        bodies! {
             ptx!(
                 "wgmma.wait_group.sync.aligned {pending};",
                 $(concat!("// {} {} {} {}", nothing!($n)),)*
@@ -262,10 +247,7 @@ macro_rules! wait_group {
                 pending = const $pending,
                 options(nostack)
             );
-        }
-        #[cfg(not(target_arch = "nvptx64"))]
-        {
-            wgmma::wait("wgmma.wait_group", $d.as_flattened_mut(), $pending);
+            cpu: wgmma::wait("wgmma.wait_group", $d.as_flattened_mut(), $pending)
         }
     };
 }

@@ -167,28 +167,57 @@ impl<const STEPS: usize> LeftOperand for Loaded<STEPS> {
     }
 }
 
-/// `acc += A · B` over `16 · steps` columns of A.
+/// How elements of a kind are multiplied.
+pub trait Arithmetic {
+    /// A fragment as it is multiplied.
+    type Fragment<const N: usize>: Copy;
+
+    /// That of a fragment as operands give it.
+    fn operand<const N: usize>(x: [u32; N]) -> Self::Fragment<N>;
+
+    /// `acc += a · b`.
+    ///
+    /// # Safety
+    /// Warp-collective.
+    unsafe fn multiply_add(acc: &mut [f32; 4], a: Self::Fragment<4>, b: Self::Fragment<2>);
+}
+
+impl<E: Element> Arithmetic for E {
+    type Fragment<const N: usize> = [u32; N];
+
+    #[inline(always)]
+    fn operand<const N: usize>(x: [u32; N]) -> [u32; N] {
+        x
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_add(acc: &mut [f32; 4], a: [u32; 4], b: [u32; 2]) {
+        // SAFETY: the caller's contract.
+        unsafe { E::mma(acc, a, b) }
+    }
+}
+
+/// C += A B over so many steps of the instruction along A's columns.
 ///
 /// # Safety
 /// Warp-collective; the operands' tiles have been written and are visible to the warp.
 #[inline(always)]
-pub unsafe fn multiply_add<E: Element, C: Accumulator>(
-    acc: &mut C,
+pub unsafe fn gemm<P: Arithmetic, C: Accumulator>(
+    c: &mut C,
     a: impl LeftOperand,
     b: impl RightOperand,
     steps: usize,
 ) {
     for k in 0..steps {
         // SAFETY: the caller's contract, here and below.
-        let a = fragments_of_column::<C>(|m| unsafe { a.fragment(m, k) });
+        let a = fragments_of_column::<P, C>(|m| unsafe { a.fragment(m, k) });
         for n in 0..C::N / 2 {
             // SAFETY: as above.
-            let b = unsafe { b.fragments(n, k) };
+            let b = unsafe { b.fragments(n, k) }.map(P::operand);
             for m in 0..C::M {
-                // SAFETY: as above.
-                unsafe {
-                    E::mma(acc.fragment_mut(m, 2 * n), a[m], b[0]);
-                    E::mma(acc.fragment_mut(m, 2 * n + 1), a[m], b[1]);
+                for half in 0..2 {
+                    // SAFETY: as above.
+                    unsafe { P::multiply_add(c.fragment_mut(m, 2 * n + half), a[m], b[half]) };
                 }
             }
         }
@@ -201,10 +230,12 @@ const MAX_M: usize = 4;
 /// The fragments below each other in one column of A. A function of its own: written into the loop above, the same
 /// lines make ptxas spill five times as much at head_dim 64.
 #[inline(always)]
-fn fragments_of_column<C: Accumulator>(fragment: impl Fn(usize) -> [u32; 4]) -> [[u32; 4]; MAX_M] {
-    let mut fragments = [[0; 4]; MAX_M];
+fn fragments_of_column<P: Arithmetic, C: Accumulator>(
+    fragment: impl Fn(usize) -> [u32; 4],
+) -> [P::Fragment<4>; MAX_M] {
+    let mut fragments = [P::operand([0; 4]); MAX_M];
     for (m, place) in fragments.iter_mut().enumerate().take(C::M) {
-        *place = fragment(m);
+        *place = P::operand(fragment(m));
     }
     fragments
 }

@@ -57,17 +57,32 @@ pub trait Products: Copy + 'static {
     /// `B[k][n]` from `tile[k][16 · first_col16 + n]`.
     fn right(tile: SharedTile, first_col16: u32) -> impl RightOperand;
 
-    /// `acc += A · B` over so many columns of A.
+    /// C += A B over so many columns of A, both in shared memory.
     ///
     /// # Safety
     /// Warp-collective; the operands' tiles have been written and are visible to the warp. Both take columns of A and rows of B in one order: both as
-    /// stored, or by [`left`](Self::left), [`left_transposed`](Self::left_transposed) and [`right`](Self::right).
-    unsafe fn multiply_add<C: Accumulator>(
-        acc: &mut C,
+    /// stored, or by [`left_transposed`](Self::left_transposed) and [`right`](Self::right).
+    unsafe fn gemm_ss<C: Accumulator>(
+        c: &mut C,
         a: impl LeftOperand,
         b: impl RightOperand,
         columns: u32,
     );
+
+    /// C += A B over so many columns of A, which the warp holds; B by [`right`](Self::right).
+    ///
+    /// # Safety
+    /// As [`gemm_ss`](Self::gemm_ss).
+    #[inline(always)]
+    unsafe fn gemm_rs<C: Accumulator, A: Accumulator>(
+        c: &mut C,
+        a: Self::Held<A>,
+        b: impl RightOperand,
+        columns: u32,
+    ) {
+        // SAFETY: the caller's contract.
+        unsafe { Self::gemm_ss(c, Self::left::<A>(a), b, columns) }
+    }
 
     /// Writes a tile that the warp holds to rows `first_row ..` and columns `first_col ..` of a tile.
     ///
@@ -178,14 +193,14 @@ impl<E: Element> Products for E {
     }
 
     #[inline(always)]
-    unsafe fn multiply_add<C: Accumulator>(
-        acc: &mut C,
+    unsafe fn gemm_ss<C: Accumulator>(
+        c: &mut C,
         a: impl LeftOperand,
         b: impl RightOperand,
         columns: u32,
     ) {
         // SAFETY: the caller's contract.
-        unsafe { matmul::multiply_add::<E, C>(acc, a, b, columns as usize / 16) }
+        unsafe { matmul::gemm::<E, C>(c, a, b, columns as usize / 16) }
     }
 
     #[inline(always)]
@@ -313,14 +328,14 @@ impl Products for F32 {
     }
 
     #[inline(always)]
-    unsafe fn multiply_add<C: Accumulator>(
-        acc: &mut C,
+    unsafe fn gemm_ss<C: Accumulator>(
+        c: &mut C,
         a: impl LeftOperand,
         b: impl RightOperand,
         columns: u32,
     ) {
         // SAFETY: the caller's contract.
-        unsafe { tf32::multiply_add(acc, a, b, (columns / tf32::STEP) as usize) }
+        unsafe { tf32::gemm(c, a, b, (columns / tf32::STEP) as usize) }
     }
 
     #[inline(always)]

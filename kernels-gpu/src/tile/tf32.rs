@@ -12,7 +12,7 @@
 //! performance", section 4).
 
 use super::fragment;
-use super::matmul::{LeftOperand, RightOperand};
+use super::matmul::{self, Arithmetic, LeftOperand, RightOperand};
 use super::register::Accumulator;
 use super::shared::{LaneRows, SharedTile};
 use crate::config::F32_BYTES;
@@ -93,21 +93,6 @@ impl<C: Accumulator> LeftOperand for Accumulated<C> {
     }
 }
 
-/// How products are made of f32.
-trait Arithmetic {
-    /// A fragment as it is multiplied.
-    type Fragment<const N: usize>: Copy;
-
-    /// That of an f32 fragment.
-    fn operand<const N: usize>(x: [u32; N]) -> Self::Fragment<N>;
-
-    /// `acc += a · b`.
-    ///
-    /// # Safety
-    /// Warp-collective.
-    unsafe fn multiply_add(acc: &mut [f32; 4], a: Self::Fragment<4>, b: Self::Fragment<2>);
-}
-
 /// Operands are rounded.
 struct Rounded;
 
@@ -164,13 +149,13 @@ impl Arithmetic for Split {
     }
 }
 
-/// `acc += A · B` over `8 · steps` columns of A, as exact as the kernel is compiled to be.
+/// C += A B over `8 · steps` columns of A, as exact as the kernel is compiled to be.
 ///
 /// # Safety
 /// Warp-collective; the operands' tiles have been written and are visible to the warp. Both take columns of A and rows of B in the same order.
 #[inline(always)]
-pub unsafe fn multiply_add<C: Accumulator>(
-    acc: &mut C,
+pub unsafe fn gemm<C: Accumulator>(
+    c: &mut C,
     a: impl LeftOperand,
     b: impl RightOperand,
     steps: usize,
@@ -178,49 +163,11 @@ pub unsafe fn multiply_add<C: Accumulator>(
     // SAFETY: the caller's contract.
     unsafe {
         if spec::full_precision() {
-            multiply_add_by::<Split, C>(acc, a, b, steps);
+            matmul::gemm::<Split, C>(c, a, b, steps);
         } else {
-            multiply_add_by::<Rounded, C>(acc, a, b, steps);
+            matmul::gemm::<Rounded, C>(c, a, b, steps);
         }
     }
-}
-
-#[inline(always)]
-unsafe fn multiply_add_by<P: Arithmetic, C: Accumulator>(
-    acc: &mut C,
-    a: impl LeftOperand,
-    b: impl RightOperand,
-    steps: usize,
-) {
-    for k in 0..steps {
-        // SAFETY: the caller's contract, here and below.
-        let a = fragments_of_column::<P, C>(|m| unsafe { a.fragment(m, k) });
-        for n in 0..C::N / 2 {
-            // SAFETY: as above.
-            let b = unsafe { b.fragments(n, k) }.map(P::operand);
-            for m in 0..C::M {
-                for half in 0..2 {
-                    // SAFETY: as above.
-                    unsafe { P::multiply_add(acc.fragment_mut(m, 2 * n + half), a[m], b[half]) };
-                }
-            }
-        }
-    }
-}
-
-/// The most fragments that a warp has below each other.
-const MAX_M: usize = 4;
-
-/// The fragments below each other in one column of A.
-#[inline(always)]
-fn fragments_of_column<P: Arithmetic, C: Accumulator>(
-    fragment: impl Fn(usize) -> [u32; 4],
-) -> [P::Fragment<4>; MAX_M] {
-    let mut fragments = [P::operand([0; 4]); MAX_M];
-    for (m, place) in fragments.iter_mut().enumerate().take(C::M) {
-        *place = P::operand(fragment(m));
-    }
-    fragments
 }
 
 /// Writes a warp's accumulators to rows `first_row ..` and columns `first_col ..` of a tile.

@@ -7,10 +7,10 @@ mod store;
 
 use super::element::Element;
 use super::register::{Accumulator, Packed, RegisterTile};
-use crate::ptx::wgmma::{Descriptor, Major, Wgmma, wgmma_commit_group, wgmma_fence};
+use crate::ptx::wgmma::{Major, Wgmma, wgmma_commit_group, wgmma_fence};
 use crate::ptx::{barrier, shuffle};
 
-pub use operand::{BoxedTile, Left};
+pub use operand::{BoxedOperand, BoxedTile, Transposed};
 pub use store::{store, store_matrices, store_matrices_transposed, store_rows, store_rows_to};
 
 /// Rows of a warpgroup's product.
@@ -52,135 +52,24 @@ impl<T: WarpgroupTile> Pending<'_, T> {
 
 /// The accumulators of a warpgroup's product: 64 rows, of which each warp holds 16.
 pub trait WarpgroupTile: Accumulator + Sized {
+    /// As `wgmma` takes them.
+    type Fragments: Wgmma;
+
     /// Accumulators without a value, for a product that drops what they held: [`Wgmma::undefined`].
     fn undefined() -> Self;
 
-    /// Begins `self = A Bᵀ`, both stored by rows, over `16 · steps` columns.
-    ///
-    /// # Safety
-    /// All four warps of the warpgroup reach it; the tiles have arrived, and stay until the product is waited for, as the
-    /// accumulators do.
-    unsafe fn begin_product<E: Element>(
-        &mut self,
-        a: BoxedTile,
-        b: BoxedTile,
-        steps: u32,
-    ) -> Pending<'_, Self>;
-
-    /// Begins `self = A Bᵀ`, both stored by rows, over some parts of 64 columns: from which one on, and how many. `before` is called with
-    /// a number from 0 on before each of these is multiplied, to wait until it has arrived.
-    ///
-    /// # Safety
-    /// As [`WarpgroupTile::begin_product`], of each part when `before` returns.
-    unsafe fn begin_product_of_parts<E: Element, const PIECES: usize>(
-        &mut self,
-        a: BoxedTile,
-        b: BoxedTile,
-        parts: [(u32, u32); PIECES],
-        before: impl FnMut(usize),
-    ) -> Pending<'_, Self>;
-
-    /// `self = A Bᵀ` as [`WarpgroupTile::begin_product`], waited for with everything that was begun before.
-    ///
-    /// # Safety
-    /// As [`WarpgroupTile::begin_product`].
-    #[inline(always)]
-    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-    unsafe fn product<E: Element>(&mut self, a: BoxedTile, b: BoxedTile, steps: u32) {
-        // SAFETY: the caller's contract.
-        unsafe {
-            self.begin_product::<E>(a, b, steps).wait::<0>();
-        }
-    }
-
-    /// Begins `self = Aᵀ B`, both stored by rows, over `16 · steps` rows; A has 64 columns.
-    ///
-    /// # Safety
-    /// As [`WarpgroupTile::begin_product`].
-    #[inline(always)]
-    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-    unsafe fn begin_product_transposed<E: Element>(
-        &mut self,
-        a: BoxedTile,
-        b: BoxedTile,
-        steps: u32,
-    ) -> Pending<'_, Self> {
-        // SAFETY: the caller's contract.
-        unsafe { self.begin_accumulate_ss::<E>(Left::Columns(a), b, steps, 0) }
-    }
-
-    /// Begins `self = Aᵀ Bᵀ`, both stored by rows, over `16 · steps` rows of A and columns of B; A has 64 columns.
-    ///
-    /// # Safety
-    /// As [`WarpgroupTile::begin_product`].
-    unsafe fn begin_product_of_columns<E: Element>(
-        &mut self,
-        a: BoxedTile,
-        b: BoxedTile,
-        steps: u32,
-    ) -> Pending<'_, Self>;
-
-    /// Begins `self = A B`, or `self += A B` where `accumulate` is 1: A in registers, B stored by rows.
-    ///
-    /// # Safety
-    /// As [`WarpgroupTile::begin_product`]; A stays, too.
-    unsafe fn begin_accumulate<'a, E: Element, P: Packed>(
-        &'a mut self,
-        a: &'a P,
-        b: BoxedTile,
-        steps: u32,
-        accumulate: u32,
-    ) -> Pending<'a, Self>;
-
-    /// The same with A in shared memory.
-    ///
-    /// # Safety
-    /// As [`WarpgroupTile::begin_product`].
-    unsafe fn begin_accumulate_ss<E: Element>(
-        &mut self,
-        a: Left,
-        b: BoxedTile,
-        steps: u32,
-        accumulate: u32,
-    ) -> Pending<'_, Self>;
+    /// The accumulators.
+    fn fragments_mut(&mut self) -> &mut Self::Fragments;
 
     /// [`Pending::wait`], of whose product this tile is the accumulators.
     ///
     /// # Safety
     /// As [`Pending::wait`].
-    unsafe fn wait<const LEFT: u32>(&mut self);
-}
-
-impl<const N: usize> RegisterTile<1, N>
-where
-    [[f32; 4]; N]: Wgmma,
-{
-    /// Begins `self = A Bᵀ`, B stored by rows: `a` gives the `k`-th 16 of A's inner dimension, stored as `MAJOR` says.
-    ///
-    /// # Safety
-    /// As [`WarpgroupTile::begin_product`].
     #[inline(always)]
     #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-    unsafe fn begin_by_rows<E: Element, const MAJOR: u32>(
-        &mut self,
-        a: impl Fn(u32) -> Descriptor,
-        b: BoxedTile,
-        steps: u32,
-    ) -> Pending<'_, Self> {
+    unsafe fn wait<const LEFT: u32>(&mut self) {
         // SAFETY: the caller's contract.
-        unsafe {
-            wgmma_fence();
-            for k in 0..steps {
-                self.fragments_mut()
-                    .multiply_ss::<E, MAJOR, { Major::K as u32 }>(
-                        a(k),
-                        b.along_columns(k),
-                        (k > 0) as u32,
-                    );
-            }
-            wgmma_commit_group();
-        }
-        Pending(self)
+        unsafe { self.fragments_mut().wait::<LEFT>() }
     }
 }
 
@@ -188,131 +77,123 @@ impl<const N: usize> WarpgroupTile for RegisterTile<1, N>
 where
     [[f32; 4]; N]: Wgmma,
 {
+    type Fragments = [[f32; 4]; N];
+
     #[inline(always)]
     fn undefined() -> Self {
         RegisterTile::from_fragments(Wgmma::undefined())
     }
 
     #[inline(always)]
-    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-    unsafe fn begin_product<E: Element>(
-        &mut self,
-        a: BoxedTile,
-        b: BoxedTile,
-        steps: u32,
-    ) -> Pending<'_, Self> {
-        // SAFETY: the caller's contract.
-        unsafe { self.begin_by_rows::<E, { Major::K as u32 }>(|k| a.along_columns(k), b, steps) }
+    fn fragments_mut(&mut self) -> &mut [[f32; 4]; N] {
+        RegisterTile::fragments_mut(self)
     }
+}
 
-    #[inline(always)]
-    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-    unsafe fn begin_product_of_parts<E: Element, const PIECES: usize>(
-        &mut self,
-        a: BoxedTile,
-        b: BoxedTile,
-        parts: [(u32, u32); PIECES],
-        mut before: impl FnMut(usize),
-    ) -> Pending<'_, Self> {
-        // SAFETY: the caller's contract.
-        unsafe {
-            for (idx, (first, n)) in parts.into_iter().enumerate() {
-                before(idx);
-                // Behind each wait: ptxas would else put a fence of its own there, and let no two products run at once.
-                wgmma_fence();
-                let (a, b) = (a.from_part(first), b.from_part(first));
-                for k in 0..n * STEPS_OF_A_PART {
-                    self.fragments_mut()
-                        .multiply_ss::<E, { Major::K as u32 }, { Major::K as u32 }>(
-                            a.along_columns(k),
-                            b.along_columns(k),
-                            (idx > 0 || k > 0) as u32,
-                        );
-                }
-            }
-            wgmma_commit_group();
+/// Begins C = A B, or C += A B where `accumulate` is 1, over `16 · steps` columns of A; both in shared memory. [`BoxedTile::t`] is a tile's transpose.
+///
+/// # Safety
+/// All four warps of the warpgroup reach it; the tiles have arrived, and stay until the product is waited for, as the
+/// accumulators do. A transposed A has 64 rows.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn begin_gemm_ss<E: Element, C: WarpgroupTile>(
+    c: &mut C,
+    a: impl BoxedOperand,
+    b: impl BoxedOperand,
+    steps: u32,
+    accumulate: u32,
+) -> Pending<'_, C> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        wgmma_fence();
+        for k in 0..steps {
+            multiply_ss::<E, C>(c, a, b, k, if k == 0 { accumulate } else { 1 });
         }
-        Pending(self)
+        wgmma_commit_group();
     }
+    Pending(c)
+}
 
-    #[inline(always)]
-    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-    unsafe fn begin_product_of_columns<E: Element>(
-        &mut self,
-        a: BoxedTile,
-        b: BoxedTile,
-        steps: u32,
-    ) -> Pending<'_, Self> {
-        // SAFETY: the caller's contract.
-        unsafe { self.begin_by_rows::<E, { Major::Mn as u32 }>(|k| a.along_rows(k), b, steps) }
-    }
-
-    #[inline(always)]
-    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-    unsafe fn begin_accumulate<'a, E: Element, P: Packed>(
-        &'a mut self,
-        a: &'a P,
-        b: BoxedTile,
-        steps: u32,
-        accumulate: u32,
-    ) -> Pending<'a, Self> {
-        // SAFETY: the caller's contract.
-        unsafe {
+/// Begins C = A B, over some parts of 64 columns of A: from which one on, and how many. `before` is called with
+/// a number from 0 on before each of these is multiplied, to wait until it has arrived.
+///
+/// # Safety
+/// As [`begin_gemm_ss`], of each part when `before` returns.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn begin_gemm_ss_of_parts<E: Element, C: WarpgroupTile, const PIECES: usize>(
+    c: &mut C,
+    a: BoxedTile,
+    b: Transposed,
+    parts: [(u32, u32); PIECES],
+    mut before: impl FnMut(usize),
+) -> Pending<'_, C> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        for (idx, (first, n)) in parts.into_iter().enumerate() {
+            before(idx);
+            // Behind each wait: ptxas would else put a fence of its own there, and let no two products run at once.
             wgmma_fence();
-            for k in 0..steps {
-                let (left, right) = (a.pairs(0, 2 * k as usize), a.pairs(0, 2 * k as usize + 1));
-                self.fragments_mut().multiply_rs::<E, { Major::Mn as u32 }>(
-                    [left[0], left[1], right[0], right[1]],
-                    b.along_rows(k),
-                    if k == 0 { accumulate } else { 1 },
-                );
+            let (a, b) = (a.from_part(first), b.0.from_part(first).t());
+            for k in 0..n * STEPS_OF_A_PART {
+                multiply_ss::<E, C>(c, a, b, k, (idx > 0 || k > 0) as u32);
             }
-            wgmma_commit_group();
         }
-        Pending(self)
+        wgmma_commit_group();
     }
+    Pending(c)
+}
 
-    #[inline(always)]
-    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-    unsafe fn begin_accumulate_ss<E: Element>(
-        &mut self,
-        a: Left,
-        b: BoxedTile,
-        steps: u32,
-        accumulate: u32,
-    ) -> Pending<'_, Self> {
-        // SAFETY: the caller's contract.
-        unsafe {
-            wgmma_fence();
-            for k in 0..steps {
-                let (acc, b) = (self.fragments_mut(), b.along_rows(k));
-                let accumulate = if k == 0 { accumulate } else { 1 };
-                match a {
-                    Left::Rows(a) => {
-                        acc.multiply_ss::<E, { Major::K as u32 }, { Major::Mn as u32 }>(
-                            a.along_columns(k),
-                            b,
-                            accumulate,
-                        );
-                    }
-                    Left::Columns(a) => {
-                        acc.multiply_ss::<E, { Major::Mn as u32 }, { Major::Mn as u32 }>(
-                            a.along_rows(k),
-                            b,
-                            accumulate,
-                        );
-                    }
-                }
-            }
-            wgmma_commit_group();
+/// Begins C = A B, or C += A B where `accumulate` is 1: A in registers, B in shared memory.
+///
+/// # Safety
+/// As [`begin_gemm_ss`]; A stays, too.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn begin_gemm_rs<'a, E: Element, C: WarpgroupTile>(
+    c: &'a mut C,
+    a: &'a impl Packed,
+    b: BoxedTile,
+    steps: u32,
+    accumulate: u32,
+) -> Pending<'a, C> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        wgmma_fence();
+        for k in 0..steps {
+            let (left, right) = (a.pairs(0, 2 * k as usize), a.pairs(0, 2 * k as usize + 1));
+            c.fragments_mut().multiply_rs::<E, { Major::Mn as u32 }>(
+                [left[0], left[1], right[0], right[1]],
+                b.along_rows(k),
+                if k == 0 { accumulate } else { 1 },
+            );
         }
-        Pending(self)
+        wgmma_commit_group();
     }
+    Pending(c)
+}
 
-    #[inline(always)]
-    #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-    unsafe fn wait<const LEFT: u32>(&mut self) {
-        // SAFETY: the caller's contract.
-        unsafe { self.fragments_mut().wait::<LEFT>() }
+/// The `k`-th 16 columns of A times as many rows of B.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+unsafe fn multiply_ss<E: Element, C: WarpgroupTile>(
+    c: &mut C,
+    a: impl BoxedOperand,
+    b: impl BoxedOperand,
+    k: u32,
+    accumulate: u32,
+) {
+    const K: u32 = Major::K as u32;
+    const MN: u32 = Major::Mn as u32;
+    let (c, a_major, b_major) = (c.fragments_mut(), a.as_left(k), b.as_right(k));
+    // SAFETY: as `begin_gemm_ss`.
+    unsafe {
+        match (a_major, b_major) {
+            ((Major::K, a), (Major::K, b)) => c.multiply_ss::<E, K, K>(a, b, accumulate),
+            ((Major::K, a), (Major::Mn, b)) => c.multiply_ss::<E, K, MN>(a, b, accumulate),
+            ((Major::Mn, a), (Major::K, b)) => c.multiply_ss::<E, MN, K>(a, b, accumulate),
+            ((Major::Mn, a), (Major::Mn, b)) => c.multiply_ss::<E, MN, MN>(a, b, accumulate),
+        }
     }
 }

@@ -23,48 +23,46 @@ const BAND: Spec = Spec::of(&[Constant::RightBound, Constant::LeftBound, Constan
 /// Block masks, of the caller's or of a mask expression.
 const BLOCKS: Spec = Spec::of(&[BlockMask, EditPartial]);
 
+/// What flash2's kernels for few queries can.
+const FEW_QUERIES: Spec = BAND.and(Spec::of(&[Lengths, SplitKv, Pages, Sinks, PadColumns]));
+
 impl Kind {
-    /// What its kernels can in tiles of this shape. Block masks want tiles that divide the mask's blocks: kernels with other tiles have no code for
-    /// them, which would cost registers.
+    /// What its kernels can in tiles of this shape: the band, block masks, then the others in the order of [`Constant`]. Block masks want tiles that divide the
+    /// mask's blocks: kernels with other tiles have no code for them, which would cost registers.
     pub const fn capabilities(self, tiles: TileShape, divides_blocks: bool) -> Spec {
         let blocks = if divides_blocks { BLOCKS } else { Spec::PLAIN };
         match self {
-            Kind::Forward => match tiles {
-                TileShape::Compact => Kind::ForwardE4m3.capabilities(tiles, divides_blocks),
-                _ => blocks.and(BAND).and(Spec::of(&[
-                    FullPrecision,
-                    Lengths,
-                    Pages,
-                    Sinks,
-                    PadColumns,
-                    Dropout,
-                    Score,
-                ])),
-            },
             // Few queries wait for memory: tiles have no registers for what edits scores.
-            Kind::ForwardE4m3 => BAND.and(Spec::of(&[Lengths, SplitKv, Pages, Sinks, PadColumns])),
+            Kind::Forward if matches!(tiles, TileShape::Compact) => FEW_QUERIES,
+            Kind::ForwardE4m3 => FEW_QUERIES,
+            Kind::Forward => BAND.and(blocks).and(Spec::of(&[
+                Lengths,
+                Pages,
+                Score,
+                Sinks,
+                Dropout,
+                PadColumns,
+                FullPrecision,
+            ])),
             Kind::Flash1Forward => BAND.and(Spec::of(&[Sinks, PadColumns])),
             // flash3 pads columns by its tensor maps.
             Kind::TmaForward => {
                 let all = BAND.and(Spec::of(&[Lengths, Pages, Sinks]));
                 match tiles {
-                    TileShape::Default => all.and(Spec::of(&[Dropout, Score])).and(blocks),
-                    TileShape::Compact => {
-                        let of_tiles = Spec::of(&[SplitKv, Dropout, Score]);
-                        all.and(of_tiles).and(blocks)
-                    }
+                    TileShape::Default => all.and(blocks).and(Spec::of(&[Score, Dropout])),
+                    TileShape::Compact => all.and(blocks).and(Spec::of(&[SplitKv, Score, Dropout])),
                     TileShape::Wide => all.with(Score),
                     TileShape::Grouped => all.with(SplitKv),
                 }
             }
-            Kind::TmaForwardMla => BAND.and(Spec::of(&[Lengths, Pages, Sinks, SplitKv])),
-            Kind::Backward => blocks.and(BAND).and(Spec::of(&[
-                FullPrecision,
+            Kind::TmaForwardMla => BAND.and(Spec::of(&[Lengths, SplitKv, Pages, Sinks])),
+            Kind::Backward => BAND.and(blocks).and(Spec::of(&[
                 Lengths,
-                PadColumns,
-                Dropout,
                 Score,
                 ScoreGradient,
+                Dropout,
+                PadColumns,
+                FullPrecision,
             ])),
             Kind::Flash1Backward => BAND.with(PadColumns),
             Kind::TmaBackward => {
@@ -72,27 +70,27 @@ impl Kind {
                 match tiles {
                     TileShape::Wide => all,
                     _ => all
-                        .and(Spec::of(&[Dropout, Score, ScoreGradient]))
-                        .and(blocks),
+                        .and(blocks)
+                        .and(Spec::of(&[Score, ScoreGradient, Dropout])),
                 }
             }
             Kind::BackwardPreprocess | Kind::TmaBackwardPreprocess => Spec::of(&[Lengths]),
-            Kind::BackwardPostprocess => BAND.and(Spec::of(&[Lengths, PadColumns, BlockMask])),
+            Kind::BackwardPostprocess => BAND.and(Spec::of(&[BlockMask, Lengths, PadColumns])),
             Kind::TensorGradient => {
-                BAND.and(Spec::of(&[FullPrecision, Lengths, Dropout, BlockMask]))
+                BAND.and(Spec::of(&[BlockMask, Lengths, Dropout, FullPrecision]))
             }
             Kind::Combine => Spec::of(&[Lengths, Sinks]),
             Kind::Merge | Kind::Append | Kind::SinkGradient => Spec::PLAIN,
             Kind::TileList | Kind::TmaTileList | Kind::BlockList => BAND,
             Kind::MaskMap => BAND.with(Score),
             Kind::Clear => BAND.with(BlockMask),
-            Kind::StandardScores => BAND.and(Spec::of(&[Lengths, Score, BlockMask])),
+            Kind::StandardScores => BAND.and(Spec::of(&[BlockMask, Lengths, Score])),
             Kind::StandardSoftmax => Spec::of(&[Lengths, Sinks, Dropout]),
-            Kind::StandardOutput | Kind::StandardDq => Spec::of(&[Lengths, BlockMask]),
+            Kind::StandardOutput | Kind::StandardDq => Spec::of(&[BlockMask, Lengths]),
             Kind::StandardDelta => Spec::of(&[Lengths, Sinks]),
             Kind::StandardDv => Spec::of(&[Lengths, Dropout]),
             Kind::StandardDWeights => Spec::of(&[Lengths, ScoreGradient, Dropout]),
-            Kind::StandardDScores => BAND.and(Spec::of(&[Lengths, Dropout, BlockMask])),
+            Kind::StandardDScores => BAND.and(Spec::of(&[BlockMask, Lengths, Dropout])),
             Kind::StandardDk => Spec::of(&[Lengths]),
         }
     }
@@ -152,20 +150,17 @@ impl Variant {
         !self.kind.is_fused() || self.capabilities().has(constant)
     }
 
-    /// Whether its tiles divide the blocks of block masks. Where consumers of flash3's backward pass share the products of a tile, those of the forward
-    /// pass do not.
+    /// Whether its tiles divide the blocks of block masks.
     const fn divides_blocks(&self) -> bool {
-        let by_product = match (self.kind, self.head_dim) {
-            (Kind::TmaBackward, Some(head_dim)) => {
-                let head_dim_v = match self.head_dim_v {
-                    Some(head_dim_v) => head_dim_v,
-                    None => head_dim,
-                };
-                TmaBackward::of(head_dim, head_dim_v, self.tiles).by_product
+        match (self.kind, self.head_dim, self.head_dim_v) {
+            (Kind::TmaBackward, Some(head_dim), Some(head_dim_v)) => {
+                TmaBackward::of(head_dim, head_dim_v, self.tiles).divides_blocks()
             }
-            _ => false,
-        };
-        self.tile_config.divides_blocks() && !by_product
+            (Kind::TmaBackward, Some(head_dim), None) => {
+                TmaBackward::of(head_dim, head_dim, self.tiles).divides_blocks()
+            }
+            _ => self.tile_config.divides_blocks(),
+        }
     }
 
     /// Whether it shares its code with variants that ask for more constants: flash1's backward kernel with flash2's, profiled variants with those that

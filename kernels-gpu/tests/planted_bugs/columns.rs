@@ -154,7 +154,7 @@ impl Columns {
                 let column16 = warp * COLUMNS / 16;
                 let q = left(Columns::tile(0), 0).from_column16(column16);
                 let k = right_transposed(Columns::tile(1 + step), 0).from_column16(column16);
-                Bf16::multiply_add(&mut s, q, k, COLUMNS);
+                Bf16::gemm_ss(&mut s, q, k, COLUMNS);
                 if step > 0 && !self.is(Bug::SendsTooEarly) {
                     barrier::barrier_sync_all();
                 }

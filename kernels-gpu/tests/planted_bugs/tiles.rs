@@ -8,7 +8,9 @@ use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::tile::element::Bf16;
 use ferroflash_kernels::tile::register::{Accumulator, RegisterTile};
 use ferroflash_kernels::tile::shared::SharedTile;
-use ferroflash_kernels::tile::warpgroup::{BoxedTile, Left, WarpgroupTile, store_matrices};
+use ferroflash_kernels::tile::warpgroup::{
+    BoxedTile, WarpgroupTile, begin_gemm_rs, begin_gemm_ss, store_matrices,
+};
 use half::bf16;
 
 use crate::{Shows, accept, catch};
@@ -124,7 +126,7 @@ impl Kernel {
             base: place(piece).base,
             rows,
         };
-        let (a_rows, a_columns) = (Left::Rows(tile(0, 64)), tile(0, 128));
+        let (a_rows, a_columns) = (tile(0, 64), tile(0, 128).t());
         let b_tile = tile(2, if self.is(Bug::WrongHeight) { 64 } else { 128 });
         let part = if self.is(Bug::WrongPart) { 0 } else { 1 };
         let steps = STEPS - u32::from(self.is(Bug::OneStepTooFew));
@@ -137,17 +139,17 @@ impl Kernel {
         unsafe {
             self.store();
             let begun = if self.is(Bug::RowsForColumns) {
-                acc.begin_accumulate_ss::<Bf16>(a_rows, b_tile.from_part(1), STEPS, 0)
+                begin_gemm_ss::<Bf16, _>(&mut acc, a_rows, b_tile.from_part(1), STEPS, 0)
             } else {
-                acc.begin_product_transposed::<Bf16>(a_columns, b_tile.from_part(part), STEPS)
+                begin_gemm_ss::<Bf16, _>(&mut acc, a_columns, b_tile.from_part(part), STEPS, 0)
             };
             if self.is(Bug::OverwritesTransposed) {
                 shared::st_shared_u32(place(1).pair(63, row_of(special::lane_idx() % 8 * 2)), 0);
             }
             begun.wait::<0>();
-            acc.begin_accumulate_ss::<Bf16>(a_rows, b_tile, steps, add)
-                .wait::<0>();
-            let begun = acc.begin_accumulate::<Bf16, _>(&packed, b_tile.from_part(1), steps, 1);
+            begin_gemm_ss::<Bf16, _>(&mut acc, a_rows, b_tile, steps, add).wait::<0>();
+            let b_part = b_tile.from_part(1);
+            let begun = begin_gemm_rs::<Bf16, _>(&mut acc, &packed, b_part, steps, 1);
             if self.is(Bug::NoWait) {
                 let _ = begun;
             } else {

@@ -10,7 +10,7 @@ macro_rules! for_each_probe {
     ($callback:ident) => {
         $callback! {
             special_registers { 96, 1024, Bits, 0, 7, Exact }
-            spec_constants { 32, 0, Bits, 0, 15, Exact }
+            spec_constants { 32, 0, Bits, 0, $crate::spec::Constant::ALL.len() as u32, Exact }
             clocks { 64, 0, Bits, 0, 3, Exact }
             mma_bf16 { 32, 0, WholeBf16, 8, 4, Exact }
             mma_f16 { 32, 0, WholeF16, 8, 4, Exact }

@@ -226,49 +226,47 @@ fn order(bits: u32) -> i64 {
     }
 }
 
+macro_rules! row {
+    ($takes:ident, $entry:literal, $run:expr, $name:ident { $threads:literal, $shared:literal, $fill:ident, $input:literal, $output:expr, $($agreement:tt)* }) => {
+        Probe {
+            name: stringify!($name),
+            entry: concat!($entry, stringify!($name)),
+            takes: Takes::$takes,
+            threads: $threads,
+            shared_bytes: $shared,
+            fill: Fill::$fill,
+            input_words: $input,
+            output_words: $output,
+            agreement: Agreement::$($agreement)*,
+            run: $run,
+        }
+    };
+}
+
 macro_rules! table {
-    ($($name:ident { $threads:literal, $shared:literal, $fill:ident, $input:literal, $output:literal, $($agreement:tt)* })*) => {
+    ($($name:ident { $($shape:tt)* })*) => {
         /// Every probe, in the order of the list.
         pub const PROBES: &[Probe] = &[$(
-            Probe {
-                name: stringify!($name),
-                entry: concat!("probe_", stringify!($name)),
-                takes: Takes::Addresses,
-                threads: $threads,
-                shared_bytes: $shared,
-                fill: Fill::$fill,
-                input_words: $input,
-                output_words: $output,
-                agreement: Agreement::$($agreement)*,
-                // SAFETY: the emulator checks every access.
-                run: |input, output, _| unsafe { super::$name(input, output) },
-            },
+            // SAFETY: the emulator checks every access.
+            row!(Addresses, "probe_", |input, output, _| unsafe { super::$name(input, output) }, $name { $($shape)* }),
         )*];
     };
 }
 for_each_probe!(table);
 
 macro_rules! hopper_table {
-    ($($name:ident { $threads:literal, $shared:literal, $fill:ident, $input:literal, $output:literal, $($agreement:tt)* })*) => {
+    ($($name:ident { $($shape:tt)* })*) => {
         /// Every probe of Hopper's instructions, in the order of the list.
-        pub const HOPPER_PROBES: &[Probe] = &[$(
-            Probe {
-                name: stringify!($name),
-                entry: concat!("probe_sm90a_", stringify!($name)),
-                takes: Takes::TensorMaps,
-                threads: $threads,
-                shared_bytes: $shared,
-                fill: Fill::$fill,
-                input_words: $input,
-                output_words: $output,
-                agreement: Agreement::$($agreement)*,
-                run: |input, output, maps| {
-                    let maps = parameter_address!(stringify!($name), 2, maps);
-                    // SAFETY: the emulator checks every access.
-                    unsafe { hopper::$name(input, output, maps) }
-                },
+        pub const HOPPER_PROBES: &[Probe] = &[$(row!(
+            TensorMaps,
+            "probe_sm90a_",
+            |input, output, maps| {
+                let maps = parameter_address!(stringify!($name), 2, maps);
+                // SAFETY: the emulator checks every access.
+                unsafe { hopper::$name(input, output, maps) }
             },
-        )*];
+            $name { $($shape)* }
+        ),)*];
     };
 }
 for_each_hopper_probe!(hopper_table);

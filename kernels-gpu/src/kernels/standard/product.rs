@@ -286,7 +286,7 @@ pub unsafe fn product<E: Products, A: Layout<E>, B: Layout<E>>(
             if !skip(i * depth_of_stage::<E>()) {
                 let (a, b) = tiles::<E, A, B>(stage);
                 let (a, b) = (A::left(a, part.warp_row()), B::right(b, part.warp_col()));
-                E::multiply_add(&mut c, a, b, depth_of_stage::<E>());
+                E::gemm_ss(&mut c, a, b, depth_of_stage::<E>());
             }
             stage = next_stage(stage);
             i += 1;

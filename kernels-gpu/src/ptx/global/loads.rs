@@ -12,15 +12,9 @@ use crate::emu::global;
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_global_u8(addr: u64) -> u8 {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let x: u32;
-        ptx!("ld.global.u8 {x}, [{a}];", x = out(reg32) x, a = in(reg64) addr, options(nostack, readonly));
-        x as u8
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        u8::from_le_bytes(global::load("ld.global.u8", addr))
+    bodies! {
+        x: u32 = ptx!("ld.global.u8 {x}, [{a}];", x = out(reg32) x, a = in(reg64) addr, options(nostack, readonly)) => x as u8;
+        cpu: u8::from_le_bytes(global::load("ld.global.u8", addr))
     }
 }
 
@@ -35,21 +29,15 @@ pub unsafe fn ld_global_u8(addr: u64) -> u8 {
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_global_x2_or(addr: u64, otherwise: [u32; 2], predicate: bool) -> [u32; 2] {
-    #[cfg(target_arch = "nvptx64")]
-    {
-        let [mut x0, mut x1] = otherwise;
-        ptx!(
+    bodies! {
+        mut x = otherwise, ptx!(
             "{{ .reg .pred p;",
             "setp.ne.u32 p, {p}, 0;",
             "@p ld.global.v2.b32 {{{x0}, {x1}}}, [{a}]; }}",
-            p = in(reg32) predicate as u32, a = in(reg64) addr, x0 = inout(reg32) x0, x1 = inout(reg32) x1,
+            p = in(reg32) predicate as u32, a = in(reg64) addr, x0 = inout(reg32) x[0], x1 = inout(reg32) x[1],
             options(nostack, readonly)
         );
-        [x0, x1]
-    }
-    #[cfg(not(target_arch = "nvptx64"))]
-    {
-        if predicate {
+        cpu: if predicate {
             global::words::<2, 8>(global::load("ld.global.v2.b32", addr))
         } else {
             otherwise

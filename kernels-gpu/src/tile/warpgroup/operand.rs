@@ -1,7 +1,7 @@
 //! A warpgroup's operands in shared memory, and the descriptors by which `wgmma` finds their parts.
 
 use crate::params::BOX_COLUMNS;
-use crate::ptx::wgmma::Descriptor;
+use crate::ptx::wgmma::{Descriptor, Major};
 use crate::tile::shared::SharedTile;
 
 /// Bytes of a row of a box.
@@ -63,6 +63,12 @@ impl BoxedTile {
         }
     }
 
+    /// Its transpose, as an operand.
+    #[inline(always)]
+    pub const fn t(self) -> Transposed {
+        Transposed(self)
+    }
+
     /// The operand whose inner dimension is the tile's columns: its columns `16 · k ..`.
     #[inline(always)]
     pub(super) const fn along_columns(self, k: u32) -> Descriptor {
@@ -85,13 +91,41 @@ impl BoxedTile {
     }
 }
 
-/// A product's left operand in shared memory.
+/// A tile's transpose.
 #[derive(Clone, Copy)]
-pub enum Left {
-    /// Stored by rows: the inner dimension is the tile's columns.
-    Rows(BoxedTile),
-    /// Stored by columns, 64 in a row of the tile: the inner dimension is its rows.
-    Columns(BoxedTile),
+pub struct Transposed(pub BoxedTile);
+
+/// An operand of a product in shared memory: a tile, or its transpose.
+pub trait BoxedOperand: Copy {
+    /// As A, its columns `16 · k ..`.
+    fn as_left(self, k: u32) -> (Major, Descriptor);
+
+    /// As B, its rows `16 · k ..`.
+    fn as_right(self, k: u32) -> (Major, Descriptor);
+}
+
+impl BoxedOperand for BoxedTile {
+    #[inline(always)]
+    fn as_left(self, k: u32) -> (Major, Descriptor) {
+        (Major::K, self.along_columns(k))
+    }
+
+    #[inline(always)]
+    fn as_right(self, k: u32) -> (Major, Descriptor) {
+        (Major::Mn, self.along_rows(k))
+    }
+}
+
+impl BoxedOperand for Transposed {
+    #[inline(always)]
+    fn as_left(self, k: u32) -> (Major, Descriptor) {
+        (Major::Mn, self.0.along_rows(k))
+    }
+
+    #[inline(always)]
+    fn as_right(self, k: u32) -> (Major, Descriptor) {
+        (Major::K, self.0.along_columns(k))
+    }
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub(super) unsafe fn accumulate_dq<E: Products, T: Tiles>(p: &BackwardParams, t:
     let k = E::right(t.shared.k, col / 16);
     // SAFETY: the caller's contract.
     // dQ += dS K
-    unsafe { E::multiply_add(&mut d_q, d_s, k, config.block_k) };
+    unsafe { E::gemm_ss(&mut d_q, d_s, k, config.block_k) };
 
     let step = step_at(p, t, i);
     // SAFETY: the accumulator has this block. The first tile in order finds it unset.

@@ -389,12 +389,11 @@ unsafe fn score_warp<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile) -> T::
             if i + 1 < t.steps {
                 load_d_o::<E, T>(p, t, i + 1);
             }
-            // Sᵀ = K Qᵀ
             let mut s = T::Scores::zero();
             let q = Layout::stage(t.shared.q, config.block_q, i);
             let k = left(t.shared.k, t.warp * T::WARP_KEYS);
             // Sᵀ = K Qᵀ
-            E::multiply_add(&mut s, k, right_transposed(q, 0), T::HEAD_DIM);
+            E::gemm_ss(&mut s, k, right_transposed(q, 0), T::HEAD_DIM);
             // Pᵀ = exp(Sᵀ − L)
             let mut for_partner = E::zero::<T::Scores>();
             let mut s = if spec::score_gradient() {
@@ -409,11 +408,9 @@ unsafe fn score_warp<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile) -> T::
             if spec::dropout() {
                 dropped_of::<T>(p, t, i).clear_held::<E, T::Scores>(&mut s);
             }
-            // dV += Pᵀ dO
             let d_o = Layout::stage(t.shared.d_o, config.block_q, i);
-            let weights = E::left::<T::Scores>(s);
             // dV += Pᵀ dO
-            E::multiply_add(&mut d_v, weights, E::right(d_o, 0), config.block_q);
+            E::gemm_rs::<_, T::Scores>(&mut d_v, s, E::right(d_o, 0), config.block_q);
             if i > 0 {
                 accumulate_dq::<E, T>(p, t, i - 1);
             }
@@ -444,12 +441,11 @@ unsafe fn gradient_warp<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile) -> 
             if i > 0 {
                 accumulate_dq::<E, T>(p, t, i - 1);
             }
-            // dPᵀ = V dOᵀ
             let mut d_p = T::Scores::zero();
             let d_o = Layout::stage(t.shared.d_o, config.block_q, i);
             let v = left(t.shared.v, t.warp * T::WARP_KEYS);
             // dPᵀ = V dOᵀ
-            E::multiply_add(&mut d_p, v, right_transposed(d_o, 0), T::HEAD_DIM);
+            E::gemm_ss(&mut d_p, v, right_transposed(d_o, 0), T::HEAD_DIM);
             if spec::dropout() {
                 dropped_of::<T>(p, t, i).clear(&mut d_p);
             }
@@ -482,7 +478,7 @@ unsafe fn add_key_gradient<E: Products, T: Tiles>(
     let q = Layout::stage(t.shared.q, block_q, i);
     // SAFETY: as `gradient_warp`.
     // dK += dSᵀ Q
-    unsafe { E::multiply_add(d_k, E::left::<T::Scores>(d_s), E::right(q, 0), block_q) };
+    unsafe { E::gemm_rs::<_, T::Scores>(d_k, d_s, E::right(q, 0), block_q) };
 }
 
 /// dQ of the last step; afterwards nobody reads shared memory.

@@ -39,7 +39,9 @@ use crate::ptx::{mbarrier, spec, special, tma};
 use crate::tile::element::Element;
 use crate::tile::register::{Accumulator, Packed};
 use crate::tile::ring::Ring;
-use crate::tile::warpgroup::{Pending, WARPGROUP_ROWS, WarpgroupTile};
+use crate::tile::warpgroup::{
+    Pending, WARPGROUP_ROWS, WarpgroupTile, begin_gemm_rs, begin_gemm_ss,
+};
 
 /// What is kept from step to step.
 struct Kept<T: Tiles> {
@@ -150,14 +152,14 @@ impl Consumer<'_> {
             let (v, d_o) = (layout.v::<T>().from_row(own), layout.d_o::<T>(of_d_o.stage));
             let mut d_p = T::Scores::undefined();
             // dPᵀ = V dOᵀ
-            let begun_d_p = d_p.begin_product::<E>(v, d_o, const { T::VALUE_DIM / 16 });
+            let steps = const { T::VALUE_DIM / 16 };
+            let begun_d_p = begin_gemm_ss::<E, _>(&mut d_p, v, d_o.t(), steps, 0);
             self.drop_weights::<T>(n, at, own, &mut p.for_d_v);
             let queries = const { T::CONFIG.block_q / 16 };
             let accumulate = (NTH != FIRST) as u32;
             // dV += Pᵀ dO
-            let begun_d_v = kept
-                .d_v
-                .begin_accumulate::<E, _>(&p.for_d_v, d_o, queries, accumulate);
+            let begun_d_v =
+                begin_gemm_rs::<E, _>(&mut kept.d_v, &p.for_d_v, d_o, queries, accumulate);
             begun_d_p.wait::<1>();
             if T::DROPS && spec::dropout() {
                 clear_where_zero::<T>(&p.for_d_v, &mut d_p);
@@ -171,9 +173,8 @@ impl Consumer<'_> {
             if T::SCHEDULE.dk_at_once {
                 let q = layout.q::<T>(at.stage);
                 // dK += dSᵀ Q
-                let begun_d_k = kept
-                    .d_k
-                    .begin_accumulate::<E, _>(&kept.d_s, q, queries, accumulate);
+                let begun_d_k =
+                    begin_gemm_rs::<E, _>(&mut kept.d_k, &kept.d_s, q, queries, accumulate);
                 begun_d_v.wait::<1>();
                 mbarrier::mbarrier_arrive_if(layout.d_o_ring.empty(of_d_o.stage), self.leads);
                 begun_d_k.wait::<0>();
@@ -286,7 +287,8 @@ impl Consumer<'_> {
         unsafe {
             layout.q_ring.await_full(at);
             // Sᵀ = K Qᵀ
-            s.begin_product::<E>(k, layout.q::<T>(at.stage), const { T::HEAD_DIM / 16 })
+            let q = layout.q::<T>(at.stage);
+            begin_gemm_ss::<E, _>(s, k, q.t(), const { T::HEAD_DIM / 16 }, 0)
         }
     }
 
@@ -304,8 +306,8 @@ impl Consumer<'_> {
         // SAFETY: as `consume`.
         unsafe {
             // dK += dSᵀ Q
-            kept.d_k
-                .begin_accumulate::<E, _>(&kept.d_s, q, queries, (NTH == LATER) as u32)
+            let accumulate = (NTH == LATER) as u32;
+            begin_gemm_rs::<E, _>(&mut kept.d_k, &kept.d_s, q, queries, accumulate)
         }
     }
 
@@ -341,9 +343,8 @@ impl Consumer<'_> {
                 let accumulate = (left > 1) as u32;
                 let begun_d_q = self.begin_query_gradient::<E, T>(i.wrapping_sub(1), &mut d_q);
                 // dK += dSᵀ Q
-                let begun_d_k = kept
-                    .d_k
-                    .begin_accumulate::<E, _>(&kept.d_s, q, queries, accumulate);
+                let begun_d_k =
+                    begin_gemm_rs::<E, _>(&mut kept.d_k, &kept.d_s, q, queries, accumulate);
                 begun_d_q.wait::<1>();
                 mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), self.leads);
                 self.end_query_gradient::<T>(i.wrapping_sub(1), &d_q, None);

@@ -23,7 +23,7 @@ use crate::ptx::{mbarrier, shared, spec, special, tma};
 use crate::tile::element::Element;
 use crate::tile::register::{Accumulator, Packed};
 use crate::tile::ring::Ring;
-use crate::tile::warpgroup::{Left, Pending, WarpgroupTile};
+use crate::tile::warpgroup::{Pending, WarpgroupTile, begin_gemm_rs, begin_gemm_ss};
 
 /// Steps of 16 keys in a tile, and of 16 queries in a block.
 const STEPS: u32 = 4;
@@ -162,7 +162,7 @@ impl Consumer<'_> {
             let mut s = T::Scores::undefined();
             let (k, q) = (layout.k::<T>(), layout.q::<T>(at.stage));
             // Sᵀ = K Qᵀ
-            let begun_s = s.begin_product::<E>(k, q, const { T::HEAD_DIM / 16 });
+            let begun_s = begin_gemm_ss::<E, _>(&mut s, k, q.t(), const { T::HEAD_DIM / 16 }, 0);
             let mut d_q = T::QueryGradient::undefined();
             let begun_d_q = if NTH == LATER {
                 layout.d_s_ring.await_full(before);
@@ -188,7 +188,7 @@ impl Consumer<'_> {
             let d_o = layout.d_o::<T>(at.stage);
             // dV += Pᵀ dO
             let begun_d_v =
-                d_v.begin_accumulate::<E, _>(&p.for_d_v, d_o, STEPS, (NTH == LATER) as u32);
+                begin_gemm_rs::<E, _>(d_v, &p.for_d_v, d_o, STEPS, (NTH == LATER) as u32);
             if NTH == LATER {
                 self.add_columns::<E, T>(before, 1);
                 self.end_columns(before);
@@ -214,7 +214,8 @@ impl Consumer<'_> {
             let mut d_p = T::Scores::undefined();
             let (v, d_o) = (layout.v::<T>(), layout.d_o::<T>(at.stage));
             // dPᵀ = V dOᵀ
-            let begun_d_p = d_p.begin_product::<E>(v, d_o, const { T::VALUE_DIM / 16 });
+            let steps = const { T::VALUE_DIM / 16 };
+            let begun_d_p = begin_gemm_ss::<E, _>(&mut d_p, v, d_o.t(), steps, 0);
             if NTH == FIRST {
                 begun_d_p.wait::<0>();
                 self.score_gradient_step::<E, T>(n, at, d_p);
@@ -276,12 +277,10 @@ impl Consumer<'_> {
         accumulate: u32,
         d_k: &'b mut T::KeyGradient,
     ) -> Pending<'b, T::KeyGradient> {
-        let d_s = Left::Rows(self.layout.d_s::<T>(at.stage));
+        let (d_s, q) = (self.layout.d_s::<T>(at.stage), self.layout.q::<T>(at.stage));
         // SAFETY: as `consume_values`.
-        unsafe {
-            // dK += dSᵀ Q
-            d_k.begin_accumulate_ss::<E>(d_s, self.layout.q::<T>(at.stage), STEPS, accumulate)
-        }
+        // dK += dSᵀ Q
+        unsafe { begin_gemm_ss::<E, _>(d_k, d_s, q, STEPS, accumulate) }
     }
 
     /// Begins columns `64 · piece ..` of dQ = dS K of a step.
@@ -295,7 +294,7 @@ impl Consumer<'_> {
         let (d_s, k) = (self.layout.d_s::<T>(at.stage), self.layout.k::<T>());
         // SAFETY: as `consume_values`.
         // dQ = dS K
-        unsafe { d_q.begin_product_transposed::<E>(d_s, k.from_part(piece), STEPS) }
+        unsafe { begin_gemm_ss::<E, _>(d_q, d_s.t(), k.from_part(piece), STEPS, 0) }
     }
 
     /// Columns `64 · piece ..` of dQ of a step, from their product to memory; none where there are no such columns.

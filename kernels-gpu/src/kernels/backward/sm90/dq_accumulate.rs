@@ -20,7 +20,7 @@ use crate::ptx::{atomic, barrier, global, mbarrier, shared, shuffle, spec, speci
 use crate::tile::element::Element;
 use crate::tile::register::Accumulator;
 use crate::tile::ring::Ring;
-use crate::tile::warpgroup::{Pending, WarpgroupTile};
+use crate::tile::warpgroup::{Pending, WarpgroupTile, begin_gemm_ss};
 
 /// Bytes of a fragment of all threads of a consumer.
 pub(super) const FRAGMENT_BYTES: u32 = THREADS * 16;
@@ -184,13 +184,13 @@ impl Consumer<'_> {
             self.layout.d_s_ring.await_full(at);
             if T::SCHEDULE.queries_down {
                 // dQᵀ = Kᵀ dSᵀ
-                d_q.begin_product_of_columns::<E>(k.from_part(self.idx), d_s, keys)
+                begin_gemm_ss::<E, _>(d_q, k.from_part(self.idx).t(), d_s.t(), keys, 0)
             } else if const { T::CONFIG.block_q == 128 } {
                 // dQ = dS K
-                d_q.begin_product_transposed::<E>(d_s.from_part(self.idx), k, keys)
+                begin_gemm_ss::<E, _>(d_q, d_s.from_part(self.idx).t(), k, keys, 0)
             } else {
                 // dQ = dS K
-                d_q.begin_product_transposed::<E>(d_s, k.from_part(self.idx::<T>()), keys)
+                begin_gemm_ss::<E, _>(d_q, d_s.t(), k.from_part(self.idx::<T>()), keys, 0)
             }
         }
     }
@@ -213,7 +213,7 @@ impl Consumer<'_> {
             let mut half = T::QueryGradientOfHalf::undefined();
             let keys = const { T::CONFIG.block_k / 16 };
             // dQ = dS K
-            let begun_half = half.begin_product_transposed::<E>(d_s, k, keys);
+            let begun_half = begin_gemm_ss::<E, _>(&mut half, d_s.t(), k, keys, 0);
             begun.wait::<1>();
             begun_half.wait::<0>();
             self.end_query_gradient::<T>(i, &d_q, Some(&half));

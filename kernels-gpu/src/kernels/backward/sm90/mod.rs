@@ -60,10 +60,7 @@ pub trait Tiles: Blocks {
     /// Their shape.
     const SHAPE: TileShape;
     /// What the kernel can.
-    const CAN: Spec = Kind::TmaBackward.capabilities(
-        Self::SHAPE,
-        Self::CONFIG.divides_blocks() && !Self::SCHEDULE.by_product,
-    );
+    const CAN: Spec = Kind::TmaBackward.capabilities(Self::SHAPE, Self::SCHEDULE.divides_blocks());
     /// Whether there may be a block mask.
     const BLOCK_MASKS: bool = Self::CAN.has(Constant::BlockMask);
     /// Whether an expression may edit scores.

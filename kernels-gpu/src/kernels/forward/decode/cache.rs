@@ -7,9 +7,8 @@ use crate::params::ForwardParams;
 use crate::ptx::{cp_async, special};
 use crate::tile::element::Element;
 use crate::tile::global::GlobalRows;
-use crate::tile::matmul::{
-    LeftOperand, Loaded, Registers, left, multiply_add, right, right_transposed,
-};
+use crate::tile::matmul::{LeftOperand, Loaded, left, right_transposed};
+use crate::tile::products::Products;
 use crate::tile::register::Accumulator;
 use crate::tile::shared::SharedTile;
 use core::marker::PhantomData;
@@ -146,10 +145,9 @@ impl<E: Element> Cache for Same<E> {
     #[inline(always)]
     unsafe fn scores<T: Tiles>(&self, stage: Stage) -> T::Scores {
         let mut s = T::Scores::zero();
-        let (k, steps) = (right_transposed(stage.k, 0), T::HEAD_DIM as usize / 16);
         // SAFETY: the caller's contract.
         // S = Q Kᵀ
-        unsafe { multiply_add::<E, _>(&mut s, self.q, k, steps) };
+        unsafe { E::gemm_ss(&mut s, self.q, right_transposed(stage.k, 0), T::HEAD_DIM) };
         s
     }
 
@@ -157,7 +155,7 @@ impl<E: Element> Cache for Same<E> {
     unsafe fn add<T: Tiles>(&mut self, o: &mut T::Output, p: T::Scores, stage: Stage) {
         // SAFETY: the caller's contract.
         // O += P V
-        unsafe { multiply_add::<E, _>(o, Registers(p.pack::<E>()), right(stage.v, 0), 1) };
+        unsafe { E::gemm_rs::<_, T::Scores>(o, p.pack::<E>(), E::right(stage.v, 0), 16) };
     }
 
     #[inline(always)]

@@ -43,7 +43,9 @@ use crate::tile::element::Element;
 use crate::tile::register::{Accumulator, RegisterTile};
 use crate::tile::ring::{Barriers, Ring};
 use crate::tile::softmax::{OnlineSoftmax, RowValues, scale_rows};
-use crate::tile::warpgroup::{self, BoxedTile, Left, WARPGROUP_ROWS, WarpgroupTile};
+use crate::tile::warpgroup::{
+    self, BoxedTile, WARPGROUP_ROWS, begin_gemm_rs, begin_gemm_ss, begin_gemm_ss_of_parts,
+};
 use crate::variants::{Kind, TileShape};
 
 /// The tiles of head_dim `D`: flash3's kernel ([`super::sm90::forward`]) with the consumers and the loads of this module.
@@ -53,8 +55,6 @@ impl Tiles for MlaTiles<576> {
     const HEAD_DIM: u32 = 576;
     const SHAPE: TileShape = TileShape::Compact;
     const CONFIG: TileConfig = config::tma_forward_mla(Self::HEAD_DIM);
-    const SHARES_ROWS: bool = true;
-    const STORES: bool = false;
     const KEY_PIECES: u32 = 3;
     // V lies in the stages of K; in O's place is what the consumers tell each other.
     const V_BYTES: u32 = 0;
@@ -188,12 +188,8 @@ impl Consumer<'_> {
             self.await_other::<T, I>(&mut t.other_parity, &mut t.softmax, &mut t.o);
             let v = self.values::<T, I>(1 - I);
             // O += P V
-            let begun_o = t.o.begin_accumulate_ss::<E>(
-                Left::Rows(self.layout.p()),
-                v,
-                steps::<T>(),
-                t.accumulate,
-            );
+            let p = self.layout.p();
+            let begun_o = begin_gemm_ss::<E, _>(&mut t.o, p, v, steps::<T>(), t.accumulate);
             begun_s.wait::<1>();
             self.release_others::<I>();
             self.edit_own::<T>(t.work, t.slot, idx, &mut t.s);
@@ -232,13 +228,8 @@ impl Consumer<'_> {
             self.await_other::<T, I>(&mut t.other_parity, &mut t.softmax, &mut t.o);
             let v = self.values::<T, I>(1 - I);
             // O += P V
-            t.o.begin_accumulate_ss::<E>(
-                Left::Rows(self.layout.p()),
-                v,
-                steps::<T>(),
-                t.accumulate,
-            )
-            .wait::<0>();
+            begin_gemm_ss::<E, _>(&mut t.o, self.layout.p(), v, steps::<T>(), t.accumulate)
+                .wait::<0>();
             self.release_values::<I>(1 - I);
         }
     }
@@ -277,9 +268,10 @@ impl Consumer<'_> {
         // SAFETY: as `attend`.
         unsafe {
             // S = Q Kᵀ
-            s.begin_product_of_parts::<E, 3>(
+            begin_gemm_ss_of_parts::<E, _, 3>(
+                s,
                 layout.q::<T>(0, 0),
-                layout.k::<T>(I),
+                layout.k::<T>(I).t(),
                 pieces::<T>(I),
                 |piece| match piece {
                     0 => await_full(layout.value_ring(I)),
@@ -303,8 +295,7 @@ impl Consumer<'_> {
             mbarrier::mbarrier_arrive_if(self.layout.p_full(I), self.leads);
             let v = self.values::<T, I>(I);
             // O += P V
-            t.o.begin_accumulate::<E, _>(&weights, v, steps::<T>(), t.accumulate)
-                .wait::<0>();
+            begin_gemm_rs::<E, _>(&mut t.o, &weights, v, steps::<T>(), t.accumulate).wait::<0>();
             self.release_values::<I>(I);
         }
         t.accumulate = 1;

@@ -125,7 +125,7 @@ pub(super) unsafe fn scores<E: Products, T: Blocks, X: Extent, N: Extent, const 
         let k = right_transposed(stage::<T>(block.k_tile, this.step), 0)
             .from_column16(block.warp_column / 16);
         // S = Q Kᵀ
-        E::multiply_add(&mut s, q, k, T::WARP_COLUMNS);
+        E::gemm_ss(&mut s, q, k, T::WARP_COLUMNS);
         if divides_columns {
             send_scores::<T>(block, &s);
             cp_async::cp_async_wait_group::<0>();

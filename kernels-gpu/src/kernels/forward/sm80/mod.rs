@@ -11,7 +11,7 @@ use crate::attention::mask::{Band, Rows, Work};
 use crate::attention::schedule::{self, ForwardTile};
 use crate::attention::score::ScoreTile;
 use crate::attention::{batch_and_head, divide};
-use crate::config::{self, F32_BYTES, HALF_BYTES, TileConfig};
+use crate::config::{self, F32_BYTES, Forward, HALF_BYTES, TileConfig};
 use crate::kernels::common::dropout::divide_by_kept;
 use crate::kernels::common::score_mod::Given;
 use crate::kernels::common::stamps::{Profiled, Record};
@@ -48,8 +48,10 @@ pub trait Blocks: Tiles {
     const ROW_BYTES: u32;
     /// Whether the kernel records its tiles: see [`Profiled`].
     const PROFILES: bool = false;
+    /// How they are worked on.
+    const SCHEDULE: Forward = Forward::of(Self::ROW_BYTES / Self::HEAD_DIM, Self::HEAD_DIM);
     /// Stages of K, and of V.
-    const STAGES: u32 = config::forward_stages(Self::HEAD_DIM);
+    const STAGES: u32 = Self::SCHEDULE.stages;
     /// Rows of a warp.
     const WARP_ROWS: u32 = Self::Output::M as u32 * 16;
     /// Its columns: of O, and as many of Q, K and V.
@@ -62,7 +64,7 @@ pub trait Blocks: Tiles {
         let warps_down = tile_config.threads / 32 / Self::WARPS_ACROSS;
         assert!(warps_down * Self::WARP_ROWS == tile_config.block_q);
         assert!(Self::WARPS_ACROSS * Self::WARP_COLUMNS == Self::HEAD_DIM);
-        assert!(Self::WARPS_ACROSS == config::forward_warps_across(Self::HEAD_DIM));
+        assert!(Self::WARPS_ACROSS == Self::SCHEDULE.warps_across);
         assert!(Self::Scores::M == Self::Output::M);
         assert!(Self::Scores::N as u32 * 8 == tile_config.block_k);
     };
@@ -99,8 +101,8 @@ macro_rules! tiles {
     (@ $head_dim:literal, $m:literal, $bytes:ident, [$element:ty $(, $e:ident: $bound:ident)?]) => {
         impl$(<$e: $bound>)? Tiles for DefaultTiles<$element, $head_dim> {
             const HEAD_DIM: u32 = $head_dim;
-            type Scores = RegisterTile<$m, { n8(config::forward($bytes, $head_dim).block_k) }>;
-            type Output = RegisterTile<$m, { n8($head_dim / config::forward_warps_across($head_dim)) }>;
+            type Scores = RegisterTile<$m, { n8(Forward::of($bytes, $head_dim).block_k) }>;
+            type Output = RegisterTile<$m, { n8($head_dim / Forward::of($bytes, $head_dim).warps_across) }>;
         }
     };
 }
@@ -464,7 +466,7 @@ unsafe fn add_values<E: Products, T: Blocks>(
         }
         let v = E::right(stage::<T>(block.v_tile, i), block.warp_column / 16);
         // O += P V
-        E::multiply_add(o, E::left::<T::Scores>(weights), v, block_k);
+        E::gemm_rs::<_, T::Scores>(o, weights, v, block_k);
     }
 }
 

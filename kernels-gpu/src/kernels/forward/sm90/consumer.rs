@@ -19,7 +19,9 @@ use crate::tile::fragment;
 use crate::tile::register::Accumulator;
 use crate::tile::ring::Ring;
 use crate::tile::softmax::{OnlineSoftmax, RowValues, outgrown, scale_rows};
-use crate::tile::warpgroup::{self, BoxedTile, WARPGROUP_ROWS, WarpgroupTile};
+use crate::tile::warpgroup::{
+    self, BoxedTile, Pending, WARPGROUP_ROWS, begin_gemm_rs, begin_gemm_ss,
+};
 
 /// The warps of a consumer vote at barriers `VOTE_BARRIER ..`.
 const VOTE_BARRIER: u32 = 4;
@@ -102,7 +104,7 @@ pub unsafe fn attend_if_any<E: Element, T: Tiles>(c: &Consumer, work: WorkTile, 
 /// The tiles from this work on, which is one.
 #[inline(always)]
 unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slot: Ring) {
-    let (steps, kv_steps) = const { (T::HEAD_DIM / 16, T::CONFIG.block_k / 16) };
+    let kv_steps = const { T::CONFIG.block_k / 16 };
     let (p, layout) = (c.p, c.layout);
     let mut q = Ring::start(T::Q_STAGES);
     let (mut k, mut v) = (Ring::start(T::KV_STAGES), Ring::start(T::KV_STAGES));
@@ -120,7 +122,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
         mbarrier::mbarrier_wait(layout.q_ring.full(q.stage), q.parity);
         mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
         // S = Q Kᵀ
-        s.product::<E>(c.own_q::<T>(q.stage), layout.k::<T>(k.stage), steps);
+        c.begin_own_scores::<E, T>(&mut s, q, k).wait::<0>();
         let keys = c.keys::<T>(k.stage);
         c.release::<T>(&mut k, q, block);
         c.begin_scores_of_tile::<T>(work, slot, true);
@@ -148,16 +150,15 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
             mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
             c.await_ping_pong::<T>();
             // S = Q Kᵀ
-            let begun_s =
-                s.begin_product::<E>(c.own_q::<T>(q.stage), layout.k::<T>(k.stage), steps);
+            let begun_s = c.begin_own_scores::<E, T>(&mut s, q, k);
             if let Some(finished) = &finished {
                 c.epilogue::<E, T>(finished, place(slot, 2 + last as u32), &mut o_place, &mut o);
             }
             c.release_work(slot, last);
             mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
-            // O += P V
             let values = c.own_v::<T>(v.stage);
-            let begun_o = o.begin_accumulate::<E, _>(&weights, values, kv_steps, accumulate);
+            // O += P V
+            let begun_o = begin_gemm_rs::<E, _>(&mut o, &weights, values, kv_steps, accumulate);
             c.pass_ping_pong::<T>();
             begun_s.wait::<1>();
             c.begin_scores_of_tile::<T>(work, slot, last);
@@ -178,7 +179,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
             v.advance();
             if speculation.mispredicted {
                 // S = Q Kᵀ
-                s.product::<E>(c.own_q::<T>(q.stage), layout.k::<T>(k.stage), steps);
+                c.begin_own_scores::<E, T>(&mut s, q, k).wait::<0>();
                 c.edit_scores::<T>(work, block, slot, c.keys::<T>(k.stage), &mut s);
                 speculation.alpha = softmax.grow(&s, terms).or(speculation.alpha);
                 speculation.sums = softmax.exponentials(&mut s, terms);
@@ -199,9 +200,9 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
             c.epilogue::<E, T>(finished, place(slot, 3), &mut o_place, &mut o);
         }
         mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
+        let values = c.own_v::<T>(v.stage);
         // O += P V
-        o.begin_accumulate::<E, _>(&weights, c.own_v::<T>(v.stage), kv_steps, accumulate)
-            .wait::<0>();
+        begin_gemm_rs::<E, _>(&mut o, &weights, values, kv_steps, accumulate).wait::<0>();
         c.epilogue::<E, T>(&ended, place(slot, 2), &mut o_place, &mut o);
         c.record_end::<T>(ended.work);
     }
@@ -235,6 +236,20 @@ impl<'a> Consumer<'a> {
     fn own_q<T: Tiles>(&self, stage: u32) -> BoxedTile {
         let rows = if T::SHARES_ROWS { 0 } else { self.idx };
         self.layout.q::<T>(stage, rows)
+    }
+
+    /// Begins S = Q Kᵀ of the stages' rows.
+    #[inline(always)]
+    unsafe fn begin_own_scores<'s, E: Element, T: Tiles>(
+        &self,
+        s: &'s mut T::Scores,
+        q: Ring,
+        k: Ring,
+    ) -> Pending<'s, T::Scores> {
+        let (q, k) = (self.own_q::<T>(q.stage), self.layout.k::<T>(k.stage));
+        // SAFETY: as `attend`.
+        // S = Q Kᵀ
+        unsafe { begin_gemm_ss::<E, _>(s, q, k.t(), const { T::HEAD_DIM / 16 }, 0) }
     }
 
     /// This consumer's columns of V in a stage.

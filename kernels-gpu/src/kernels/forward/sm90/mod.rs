@@ -50,7 +50,7 @@ pub(super) mod producer;
 pub(super) mod scheduler;
 
 use crate::attention::score::RowTerms;
-use crate::config::{self, TileConfig};
+use crate::config::{self, TileConfig, TmaForward};
 use crate::kernels::common::stamps::Profiled;
 use crate::params::{ForwardMap, TmaForwardParams};
 use crate::ptx::{barrier, mbarrier, shuffle, special, warpgroup};
@@ -75,24 +75,28 @@ pub trait Tiles: Sized {
     const SHAPE: TileShape;
     /// What a block takes, and which part of the problem it covers.
     const CONFIG: TileConfig = config::tma_forward(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
+    /// How they are worked on. What follows has its names; the compiler folds constants of their own earlier than those of a struct.
+    const SCHEDULE: TmaForward = TmaForward::of(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
+    /// Warpgroups that multiply.
+    const CONSUMERS: u32 = Self::SCHEDULE.consumers;
+    /// Whether two of them have the same rows, and half of O's columns each.
+    const SHARES_ROWS: bool = Self::SCHEDULE.shares_rows;
     /// 64 query rows each.
     const ROW_GROUPS: u32 = Self::CONFIG.block_q / WARPGROUP_ROWS;
-    /// Whether two warpgroups have the same rows, and half of O's columns each.
-    const SHARES_ROWS: bool = config::tma_shares_rows(Self::VALUE_DIM);
-    /// Warpgroups that multiply.
-    const CONSUMERS: u32 = if Self::SHARES_ROWS {
-        2
-    } else {
-        Self::ROW_GROUPS
-    };
+    /// Stages of Q.
+    const Q_STAGES: u32 = Self::SCHEDULE.q_stages;
+    /// Stages of K, and of V.
+    const KV_STAGES: u32 = Self::SCHEDULE.kv_stages;
+    /// Whether store warps send O to memory.
+    const STORES: bool = Self::SCHEDULE.stores;
+    /// Whether consumers find their place anew where they need it.
+    const FORGETS_PLACE: bool = Self::SCHEDULE.forgets_place;
+    /// Whether the softmax is speculative.
+    const SPECULATES: bool = Self::SCHEDULE.speculates;
+    /// Whether ping-pong barriers order the consumers' products.
+    const PING_PONG: bool = Self::SCHEDULE.ping_pong;
     /// Whether they are of the shape [`TileShape::Grouped`].
     const IS_GROUPED: bool = matches!(Self::SHAPE, TileShape::Grouped);
-    /// Stages of Q.
-    const Q_STAGES: u32 = config::tma_q_stages(Self::HEAD_DIM);
-    /// Stages of K, and of V.
-    const KV_STAGES: u32 = config::tma_kv_stages(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
-    /// Whether store warps send O to memory.
-    const STORES: bool = config::tma_stores(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
     /// In how many pieces a block of keys comes, each with stages of its own.
     const KEY_PIECES: u32 = 1;
     /// Bytes of the stages of V.
@@ -106,13 +110,6 @@ pub trait Tiles: Sized {
     };
     /// The tensor map by which values are read.
     const VALUES: ForwardMap = ForwardMap::V;
-    /// Whether the consumers need registers of the producer warpgroup.
-    const SHARES_REGISTERS: bool = 0 < Self::CONFIG.launch_registers;
-    /// Whether the consumers leave the producer some of them.
-    const SPARES_REGISTERS: bool = Self::CONSUMERS == 2
-        && (Self::HEAD_DIM >= 256 || Self::SHARES_ROWS)
-        || Self::CONSUMERS == 1 && Self::SHARES_REGISTERS
-        || Self::IS_GROUPED;
     /// What the kernel can.
     const CAN: Spec = Kind::TmaForward.capabilities(Self::SHAPE, Self::CONFIG.divides_blocks());
     /// Whether there may be a block mask.
@@ -130,16 +127,6 @@ pub trait Tiles: Sized {
     const PACKS_GQA: bool = matches!(Self::SHAPE, TileShape::Compact) || Self::IS_GROUPED;
     /// Whether keys may be divided among tiles.
     const SPLITS_KV: bool = Self::CAN.has(Constant::SplitKv);
-    /// Whether consumers find their place in the block of threads anew where they need it. Kernels that have no register to keep it in: that of
-    /// head_dim 256 with lengths and splits, and those of more columns of values than of keys beside an expression.
-    const FORGETS_PLACE: bool =
-        Self::SPLITS_KV && Self::HEAD_DIM == 256 || Self::HEAD_DIM < Self::VALUE_DIM;
-    /// Whether the softmax is speculative: exponentials before the maxima are known. Where values have more than 128 columns, the softmax hides behind the
-    /// products anyway, and K is kept longer for it: with short causal sequences that costs 3 % (H200).
-    const SPECULATES: bool = Self::VALUE_DIM <= 128;
-    /// Whether ping-pong barriers order the products of the consumers. Where values have more than 128 columns, products take so much longer than the
-    /// softmax that it makes no difference.
-    const PING_PONG: bool = Self::VALUE_DIM <= 128 && Self::CONSUMERS > 1;
     /// Whether a tanh beside the exponential of each score takes the special-function unit longer than the products take. Then consumers that
     /// wait for each other leave it idle: there is no ping-pong, and the maxima are looked for, which costs nothing the unit would need.
     const TANH_BINDS: bool = Self::EDITS_SCORES && Self::HEAD_DIM <= 64 && Self::VALUE_DIM <= 64;
@@ -238,13 +225,6 @@ macro_rules! value_tiles {
 }
 value_tiles!(192/128 64/256 64/512);
 
-/// Registers of the producer warpgroup, where the others need what it gives back.
-const PRODUCER_REGISTERS: u32 = 24;
-/// The same where consumers can spare some: the producer then needs no local memory for the lengths of a sequence, nor for splits.
-const SPARED_PRODUCER_REGISTERS: u32 = 40;
-/// Registers of two such consumers, and of one.
-const SPARED_CONSUMER_REGISTERS: [u32; 2] = [232, 216];
-
 /// Claims tiles until none are left.
 ///
 /// # Safety
@@ -264,12 +244,11 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &TmaForwardParams, maps: u64) {
         // Broadcast lane 0's value so that ptxas treats the branches as warp-uniform.
         let warpgroup = shuffle::shuffle_idx_u32(thread / 128, 0);
         if warpgroup == 0 {
-            if T::SHARES_REGISTERS {
-                if T::SPARES_REGISTERS {
-                    warpgroup::setmaxnreg_dec::<SPARED_PRODUCER_REGISTERS>();
-                } else {
-                    warpgroup::setmaxnreg_dec::<PRODUCER_REGISTERS>();
-                }
+            match const { T::SCHEDULE.registers[0] } {
+                0 => {}
+                24 => warpgroup::setmaxnreg_dec::<24>(),
+                40 => warpgroup::setmaxnreg_dec::<40>(),
+                _ => unreachable!(),
             }
             let warp = shuffle::shuffle_idx_u32(thread / 32, 0);
             if special::lane_idx() == 0 {
@@ -282,15 +261,13 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &TmaForwardParams, maps: u64) {
                 }
             }
         } else {
-            // With the producers', not more than the launch gives all of them: the 64 Ki of an SM, in units of 8.
-            if T::CONSUMERS == 3 {
-                warpgroup::setmaxnreg_inc::<160>();
-            } else if T::CONSUMERS == 2 && T::SPARES_REGISTERS {
-                warpgroup::setmaxnreg_inc::<{ SPARED_CONSUMER_REGISTERS[0] }>();
-            } else if T::CONSUMERS == 2 {
-                warpgroup::setmaxnreg_inc::<240>();
-            } else if T::SPARES_REGISTERS {
-                warpgroup::setmaxnreg_inc::<{ SPARED_CONSUMER_REGISTERS[1] }>();
+            match const { T::SCHEDULE.registers[1] } {
+                0 => {}
+                160 => warpgroup::setmaxnreg_inc::<160>(),
+                216 => warpgroup::setmaxnreg_inc::<216>(),
+                232 => warpgroup::setmaxnreg_inc::<232>(),
+                240 => warpgroup::setmaxnreg_inc::<240>(),
+                _ => unreachable!(),
             }
             consumer::consume::<E, T>(p, layout, warpgroup - 1);
         }

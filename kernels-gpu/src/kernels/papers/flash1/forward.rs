@@ -199,11 +199,10 @@ impl Head {
         unsafe {
             let [l, m] = self.load_statistics::<T>(p, i);
 
-            // S = Q_i K_jᵀ
             let mut s = T::Scores::zero();
             let k = right_transposed(self.k_tile, 0);
-            // S = Q Kᵀ
-            E::multiply_add(&mut s, left(self.q_tile, 0), k, T::HEAD_DIM);
+            // S = Q_i K_jᵀ
+            E::gemm_ss(&mut s, left(self.q_tile, 0), k, T::HEAD_DIM);
             barrier::warp_sync();
             if let Some(next) = next {
                 self.load_queries::<T>(next);
@@ -226,13 +225,13 @@ impl Head {
             // P = exp(S − m),  l += rowsum P
             let sums = softmax.exponentials(&mut s, RowTerms::InScores);
             softmax.add::<T::Scores>(sums);
-            let weights = E::left::<T::Scores>(E::hold(&s));
+            let weights = E::hold(&s);
 
             // O = diag(l)⁻¹ (diag(l_i) exp(m_i − m) O_i + P V_j)
             let mut o: T::Output = copy::load_accumulators(self.address_of_o::<T>(p, i));
             scale_rows(&mut o, weight_of_o);
             // O += P V
-            E::multiply_add(&mut o, weights, E::right(self.v_tile, 0), block_k);
+            E::gemm_rs::<_, T::Scores>(&mut o, weights, E::right(self.v_tile, 0), block_k);
             softmax.finalize(&mut o);
 
             // O_i, l_i, m_i
