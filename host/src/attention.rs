@@ -3,8 +3,8 @@
 use std::fmt;
 
 use crate::arguments::{
-    Argument, Arguments, ByArgument, Form, Given, Gradients, Inputs, Operands, OutputGradients,
-    Outputs, Saved, need,
+    Argument, ArgumentSet, Arguments, ByArgument, Form, Given, Gradients, Inputs, Operands,
+    OutputGradients, Outputs, Saved, need,
 };
 use crate::backend::cuda::memory::elements;
 #[cfg(feature = "emulator")]
@@ -80,6 +80,14 @@ impl Attention {
         Attention {
             algorithm: Some(algorithm),
             ..self
+        }
+    }
+
+    /// The same for calls that give these, too.
+    pub(crate) fn giving(&self, arguments: ArgumentSet) -> Attention {
+        Attention {
+            problem: self.problem.with_given(arguments),
+            ..self.clone()
         }
     }
 

@@ -146,6 +146,7 @@ impl Call {
         layouts: &Layouts,
         kept: &PlanCache,
     ) -> Result<Call, Error> {
+        let attention = &attention.giving(layouts.given());
         let work = Work::Attention(attention.clone(), Pass::Forward);
         Call::new(work, layouts, || Ok(kept.forward(attention, layouts)?))
     }
@@ -156,6 +157,7 @@ impl Call {
         layouts: &Layouts,
         kept: &PlanCache,
     ) -> Result<Call, Error> {
+        let attention = &attention.giving(layouts.given());
         let work = Work::Attention(attention.clone(), Pass::Backward);
         Call::new(work, layouts, || Ok(kept.backward(attention, layouts)?))
     }

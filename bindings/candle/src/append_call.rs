@@ -1,18 +1,19 @@
 //! What an append is asked for, and the rules that it has to keep: tensors × options → [`AppendCall`].
 
 use candle_core::{DType, Storage, Tensor};
+use ferroflash::arguments::Argument;
 use ferroflash::{AppendProblem, Pages};
 
 use crate::append::{NewRows, Rotary};
 use crate::cached::columns;
 use crate::error::Error;
+use crate::given::{Given, Source};
 use crate::kv_cache::KvCache;
 use crate::layout::aligned;
 use crate::rules::{
     backend, beside, dims, dtype, has_elements, has_rank, has_shape, has_type, n_sequences,
     same_device,
 };
-use crate::vectors::{Ints, Vectors};
 
 /// An append whose rules hold, and its tensors.
 pub(crate) struct AppendCall {
@@ -24,10 +25,8 @@ pub(crate) struct AppendCall {
     pub(crate) v: Tensor,
     /// Queries to be rotated.
     pub(crate) q: Option<Tensor>,
-    /// Cosines and sines; contiguous.
-    pub(crate) tables: Option<[Tensor; 2]>,
-    /// `seqused_k` of the cache, its pages, and as `cu_seqlens_q` where packed new rows begin.
-    pub(crate) vectors: Vectors<Ints>,
+    /// Lengths, pages of the cache, cosines and sines.
+    pub(crate) given: Given,
     /// Type of the lengths, u32 or i32.
     pub(crate) lengths: DType,
     /// Cache of keys.
@@ -45,11 +44,11 @@ impl AppendCall {
     ) -> candle_core::Result<AppendCall> {
         tensors(cache, new)?;
         lie_apart(cache, new, rotary)?;
-        let (batch, cu_seqlens_q) = match new.seqlens {
+        let (batch, cu_seqlens_new) = match new.seqlens {
             None => (dims::<4>(new.k)[0], None),
             Some(seqlens) => (
                 n_sequences("seqlens", seqlens)?,
-                Some(Ints::lengths("seqlens", seqlens, new.k)?),
+                Some(Source::lengths("seqlens", seqlens, new.k)?),
             ),
         };
         let [rows, heads_k, head_dim] = last_three(new.k);
@@ -79,7 +78,7 @@ impl AppendCall {
                 problem = problem
                     .seqlen_cache(table.max_seqlen_k)
                     .pages(Pages::new(entries, rows).columns(columns));
-                Some(Ints::pages("block_table", table.block_table, new.k)?)
+                Some(Source::pages("block_table", table.block_table, new.k)?)
             }
         };
         has_shape("v_cache", cache.v, cache.k.dims())?;
@@ -88,21 +87,22 @@ impl AppendCall {
             Some(rotary) => {
                 let [positions, half] = tables(rotary, new.k)?;
                 problem = problem.rotary(rotary.pairs, 2 * half, positions);
-                Some([rotary.cos.contiguous()?, rotary.sin.contiguous()?])
+                Some([rotary.cos.contiguous()?, rotary.sin.contiguous()?].map(Source::Tensor))
             }
         };
+        let [cos, sin] = tables.map_or([None, None], |tables| tables.map(Some));
+        let seqused_k = Source::lengths("seqused_k", cache.seqused_k, new.k)?;
         Ok(AppendCall {
             problem: problem.build().map_err(Error::from)?,
             k: aligned(new.k)?,
             v: aligned(new.v)?,
             q: new.q.map(aligned).transpose()?,
-            tables,
-            vectors: Vectors {
-                cu_seqlens_q,
-                seqused_k: Some(Ints::lengths("seqused_k", cache.seqused_k, new.k)?),
-                page_table,
-                ..Vectors::NONE
-            },
+            given: Given::default()
+                .with(Argument::SeqUsedK, seqused_k)
+                .with_optional(Argument::CuSeqlensNew, cu_seqlens_new)
+                .with_optional(Argument::PageTable, page_table)
+                .with_optional(Argument::Cos, cos)
+                .with_optional(Argument::Sin, sin),
             lengths: cache.seqused_k.dtype(),
             k_cache: cache.k.clone(),
             v_cache: cache.v.clone(),

@@ -1,22 +1,20 @@
 //! Attention over a cache: what it is asked for, its rules, and the node of candle's graph, which has no backward pass.
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp3, DType, Device, Layout, Shape, Tensor};
+use candle_core::{CustomOp3, DType, Device, Shape, Tensor};
 use ferroflash::error::{Argument, ProblemError};
 use ferroflash::{Pages, ProblemBuilder};
 
 use crate::call::Call;
-use crate::cpu;
-#[cfg(feature = "cuda")]
-use crate::cuda;
 use crate::error::Error;
+use crate::given::{Given, Source};
 use crate::kv_cache::{KvCache, PageTable};
 use crate::layout::aligned;
+use crate::memory::{Place, Stored};
+use crate::operation::on_three;
+use crate::passes;
 use crate::request::{Checked, Request, Sequences};
 use crate::rules::{dims, has_elements, has_rank, has_shape, has_type, n_sequences, same_device};
 use crate::scales::Scales;
-use crate::vectors::{Ints, Vectors};
 
 /// How errors call it.
 const NAME: &str = "attention over a cache";
@@ -60,22 +58,24 @@ impl Request<'_> {
         let (problem, scales) = Scales::of(cache, batch, problem)?;
         let why = "one for each sequence of q";
         has_elements("seqused_k", cache.seqused_k, batch, why)?;
-        let vectors = Vectors {
-            cu_seqlens_q,
-            seqused_k: Some(Ints::lengths("seqused_k", cache.seqused_k, self.q)?),
-            ..Vectors::NONE
+        let seqused_k = Source::lengths("seqused_k", cache.seqused_k, self.q)?;
+        let with_lengths = |given: Given| {
+            let given = given.with_optional(Argument::CuSeqlensQ, cu_seqlens_q);
+            let given = given.with(Argument::SeqUsedK, seqused_k);
+            match scales {
+                Some(scales) => scales.put(given),
+                None => given,
+            }
         };
-        let Checked { call, inputs } = match cache.pages {
-            Some(table) => self.in_pages(problem, batch, table, vectors)?,
+        match cache.pages {
+            Some(table) => self.in_pages(problem, batch, table, with_lengths),
             None => {
                 let [_, seqlen_k, heads_k, _] = dims(self.k);
                 let [head_dim] = last_dim(self.q);
                 self.shapes([batch, seqlen_k, heads_k, head_dim])?;
-                self.forward_only(problem.seqlen_k(seqlen_k), vectors)?
+                self.forward_only(problem.seqlen_k(seqlen_k), with_lengths)
             }
-        };
-        let call = call.with_scales(scales);
-        Ok(Checked { call, inputs })
+        }
     }
 
     /// Over pages whose lengths are those of packed keys, as candle-flash-attn has them.
@@ -97,23 +97,22 @@ impl Request<'_> {
             max_seqlen_q: sequences.max_seqlen_q,
         };
         let (problem, batch, cu_seqlens_q) = self.queries(queries)?;
-        let vectors = Vectors {
-            cu_seqlens_q,
-            seqused_k: Some(differences(&sequences, self.q)?),
-            ..Vectors::NONE
-        };
+        let seqused_k = differences(&sequences, self.q)?;
         let table = PageTable {
             block_table,
             max_seqlen_k: sequences.max_seqlen_k,
         };
-        self.in_pages(problem, batch, table, vectors)
+        self.in_pages(problem, batch, table, |given| {
+            let given = given.with_optional(Argument::CuSeqlensQ, cu_seqlens_q);
+            given.with(Argument::SeqUsedK, seqused_k)
+        })
     }
 
     /// What the queries say of the problem, how many sequences there are, and where packed ones begin.
     fn queries(
         &self,
         queries: Queries,
-    ) -> candle_core::Result<(ProblemBuilder, usize, Option<Ints>)> {
+    ) -> candle_core::Result<(ProblemBuilder, usize, Option<Source>)> {
         let problem = self.problem()?;
         match queries {
             Queries::Padded => {
@@ -126,7 +125,7 @@ impl Request<'_> {
             } => {
                 let [total_q, ..] = dims::<3>(self.q);
                 let batch = n_sequences("seqlens_q", seqlens_q)?;
-                let ends = Ints::lengths("seqlens_q", seqlens_q, self.q)?;
+                let ends = Source::lengths("seqlens_q", seqlens_q, self.q)?;
                 let problem = problem.batch(batch).seqlen_q(max_seqlen_q);
                 Ok((problem.packed_q(total_q), batch, Some(ends)))
             }
@@ -138,30 +137,28 @@ impl Request<'_> {
         problem: ProblemBuilder,
         batch: usize,
         table: PageTable,
-        vectors: Vectors<Ints>,
+        with_lengths: impl FnOnce(Given) -> Given,
     ) -> candle_core::Result<Checked> {
         let [n_pages, page_size, heads_k, _] = dims(self.k);
         let [head_dim] = last_dim(self.q);
         self.shapes([n_pages, page_size, heads_k, head_dim])?;
         let columns = columns(table.block_table, batch)?;
-        let vectors = Vectors {
-            page_table: Some(Ints::pages("block_table", table.block_table, self.q)?),
-            ..vectors
-        };
+        let pages_of_table = Source::pages("block_table", table.block_table, self.q)?;
         let pages = Pages::new(n_pages, page_size).columns(columns);
         let problem = problem.seqlen_k(table.max_seqlen_k).pages(pages);
-        self.forward_only(problem, vectors)
+        self.forward_only(problem, |given| {
+            with_lengths(given).with(Argument::PageTable, pages_of_table)
+        })
     }
 
     /// The cache is read where it lies, or not at all: a copy could be as large as the memory.
     fn forward_only(
         &self,
         problem: ProblemBuilder,
-        vectors: Vectors<Ints>,
+        with_others: impl FnOnce(Given) -> Given,
     ) -> candle_core::Result<Checked> {
         Ok(Checked {
-            call: Call::new(problem.build().map_err(Error::from)?, vectors)
-                .with_beside(self.beside()?),
+            call: self.call(problem, with_others)?,
             inputs: [aligned(self.q)?, self.k.clone(), self.v.clone()],
         })
     }
@@ -180,12 +177,12 @@ fn last_dim(tensor: &Tensor) -> [usize; 1] {
 }
 
 /// How many keys each sequence has, of where those of packed keys would begin.
-fn differences(sequences: &Sequences, q: &Tensor) -> candle_core::Result<Ints> {
+fn differences(sequences: &Sequences, q: &Tensor) -> candle_core::Result<Source> {
     let (argument, seqlens_k) = ("seqlens_k", sequences.seqlens_k);
     if let Device::Cpu = q.device() {
-        let ends = Ints::lengths(argument, seqlens_k, q)?;
+        let ends = Source::lengths(argument, seqlens_k, q)?;
         let lengths = ends.host().windows(2).enumerate();
-        return Ok(Ints::Host(
+        return Ok(Source::Host(
             lengths
                 .map(|(sequence, ends)| difference(sequence, ends, sequences.max_seqlen_k))
                 .collect::<Result<_, Error>>()?,
@@ -199,7 +196,7 @@ fn differences(sequences: &Sequences, q: &Tensor) -> candle_core::Result<Ints> {
         seqlens_k.narrow(0, 0, batch)?,
         seqlens_k.narrow(0, 1, batch)?,
     );
-    Ok(Ints::Device(ends.sub(&starts)?))
+    Ok(Source::Tensor(ends.sub(&starts)?))
 }
 
 /// The length between two ends, the second of which is at least the first.
@@ -220,37 +217,22 @@ fn difference(sequence: usize, ends: &[i32], most: usize) -> Result<i32, Error> 
     }
 }
 
+impl CachedAttention {
+    fn forward<P: Place>(
+        &self,
+        inputs: [Stored<P>; 3],
+    ) -> candle_core::Result<(P::Storage, Shape)> {
+        let (o, _) = passes::forward::<P>(&self.0, inputs, false)?;
+        Ok((o, inputs[0].1.shape().clone()))
+    }
+}
+
 impl CustomOp3 for CachedAttention {
     fn name(&self) -> &'static str {
         "ferroflash-cached"
     }
 
-    fn cpu_fwd(
-        &self,
-        q: &CpuStorage,
-        q_layout: &Layout,
-        k: &CpuStorage,
-        k_layout: &Layout,
-        v: &CpuStorage,
-        v_layout: &Layout,
-    ) -> candle_core::Result<(CpuStorage, Shape)> {
-        let o = cpu::forward_alone(&self.0, [(q, q_layout), (k, k_layout), (v, v_layout)])?;
-        Ok((o, q_layout.shape().clone()))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        q: &CudaStorage,
-        q_layout: &Layout,
-        k: &CudaStorage,
-        k_layout: &Layout,
-        v: &CudaStorage,
-        v_layout: &Layout,
-    ) -> candle_core::Result<(CudaStorage, Shape)> {
-        let o = cuda::forward_alone(&self.0, [(q, q_layout), (k, k_layout), (v, v_layout)])?;
-        Ok((o, q_layout.shape().clone()))
-    }
+    on_three!(forward);
 
     fn bwd(
         &self,

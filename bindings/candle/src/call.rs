@@ -4,36 +4,20 @@ use std::sync::OnceLock;
 
 use candle_core::Tensor;
 use ferroflash::Problem;
+use ferroflash::arguments::Argument;
 use ferroflash::error::ProblemError;
+use ferroflash::prepared::Layouts;
 
-use crate::carried::Carried;
+use crate::carried::{Carried, Of};
 use crate::error::Error;
-use crate::options::Beside;
-use crate::scales::Scales;
-use crate::vectors::{Ints, Vectors};
-
-/// Calls a function for the element type that the type of a problem is.
-macro_rules! by_type {
-    ($dtype:expr, $function:ident($($argument:expr),*)) => {
-        match $dtype {
-            ferroflash::Dtype::Bf16 => $function::<half::bf16>($($argument),*),
-            ferroflash::Dtype::F16 => $function::<half::f16>($($argument),*),
-            ferroflash::Dtype::F32 => $function::<f32>($($argument),*),
-        }
-    };
-}
-pub(crate) use by_type;
+use crate::given::Given;
 
 /// What both passes of a call know.
 pub(crate) struct Call {
     /// Sizes, type, mask, scale.
     pub(crate) problem: Problem,
-    /// Lengths of sequences, and where they lie.
-    pub(crate) vectors: Vectors<Ints>,
-    /// What keys and values in 8 bits are multiplied by.
-    pub(crate) scales: Option<Scales>,
-    /// What there is beside the mask.
-    pub(crate) beside: Beside,
+    /// What it gives beside q, k and v.
+    pub(crate) given: Given,
     /// Of which tensors beside q, k and v the backward pass gives the gradients, too.
     pub(crate) carried: Vec<Carried>,
     /// Row statistics of the forward pass, f32 `[batch, heads_q, seqlen_q]`, of packed queries `[heads_q, total_q]`: set
@@ -63,35 +47,32 @@ pub(crate) struct AllGradients<S> {
 }
 
 impl Call {
-    pub(crate) fn new(problem: Problem, vectors: Vectors<Ints>) -> Call {
+    /// Of these tensors that it gives, the backward pass has the gradients of those that ask for one and have one.
+    pub(crate) fn new(problem: Problem, given: Given) -> Call {
+        let carried = Carried::all(&problem, &given);
         Call {
             problem,
-            vectors,
-            scales: None,
-            beside: Beside::default(),
-            carried: Vec::new(),
+            given,
+            carried,
             lse: OnceLock::new(),
         }
     }
 
-    /// Of keys and values in 8 bits.
-    pub(crate) fn with_scales(self, scales: Option<Scales>) -> Call {
-        Call { scales, ..self }
-    }
-
-    /// With what there is beside the mask, and those tensors of it that ask for gradients and have them.
-    pub(crate) fn with_beside(self, beside: Beside) -> Call {
-        let carried = Carried::all(&self.problem, &beside);
-        Call {
-            beside,
-            carried,
-            ..self
-        }
+    /// The layouts of a backward pass that gives the gradients of what is carried, and no others.
+    pub(crate) fn gradients(&self, layouts: Layouts) -> Layouts {
+        let given = self.given.read.iter();
+        let with_gradient = given.filter_map(|(argument, _)| argument.optional_input()?.gradient);
+        let layouts = with_gradient.fold(layouts, Layouts::without);
+        let carried = self.carried.iter().map(|carried| match carried.of {
+            Of::Input(gradient) => gradient,
+            Of::Tensor(_, place) => Argument::SCORE_TENSOR_GRADIENTS[place],
+        });
+        carried.fold(layouts, Layouts::giving)
     }
 
     /// An error where a tensor that an expression reads asks for a gradient that it has not: it says why.
     pub(crate) fn refuse_gradients(&self) -> Result<(), Error> {
-        for (name, tensor) in self.beside.edit.tensors() {
+        for (name, tensor) in self.given.edit.tensors() {
             if tensor.track_op() {
                 let shape = self.problem.score_gradient_shape(name);
                 shape.map_err(ProblemError::Score)?;

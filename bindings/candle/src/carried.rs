@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, DType, Device, Layout, Result, Shape, Tensor};
 use ferroflash::Problem;
+use ferroflash::arguments::Argument;
 
-use crate::options::Beside;
+use crate::given::{Given, Source};
 
 /// A tensor that has a gradient and asks for it.
 #[derive(Clone)]
@@ -27,8 +28,8 @@ pub(crate) struct Carried {
 /// Which of a call's tensors.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Of {
-    /// The sinks.
-    Sinks,
+    /// An input of ferroflash's, by its gradient.
+    Input(Argument),
     /// A tensor that the score reads: its name, and at which place the score names it.
     Tensor(&'static str, usize),
 }
@@ -45,20 +46,26 @@ struct Link {
 
 impl Carried {
     /// Those that ask for a gradient, and have one.
-    pub(crate) fn all(problem: &Problem, beside: &Beside) -> Vec<Carried> {
-        let sinks = beside.sinks.iter().map(|tensor| Carried {
-            of: Of::Sinks,
-            tensor: tensor.clone(),
-            shape: tensor.dims().to_vec(),
-        });
-        let tensors = beside.edit.tensors().filter_map(|(name, tensor)| {
+    pub(crate) fn all(problem: &Problem, given: &Given) -> Vec<Carried> {
+        let inputs = given.read.iter().filter_map(|(argument, source)| {
+            let gradient = argument.optional_input()?.gradient?;
+            let Source::Tensor(tensor) = source else {
+                return None;
+            };
             Some(Carried {
-                of: Of::Tensor(name, beside.edit.place(name)?),
+                of: Of::Input(gradient),
+                tensor: tensor.clone(),
+                shape: tensor.dims().to_vec(),
+            })
+        });
+        let tensors = given.edit.tensors().filter_map(|(name, tensor)| {
+            Some(Carried {
+                of: Of::Tensor(name, given.edit.place(name)?),
                 tensor: tensor.clone(),
                 shape: problem.score_gradient_shape(name).ok()?,
             })
         });
-        let all = sinks.chain(tensors);
+        let all = inputs.chain(tensors);
         all.filter(|carried| carried.tensor.track_op()).collect()
     }
 

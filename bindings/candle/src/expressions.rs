@@ -3,7 +3,7 @@
 use candle_core::{DType, Tensor};
 use ferroflash::error::ScoreError;
 use ferroflash::expression::{self, ElementType, ParamValue};
-use ferroflash::{Inputs, MaskExpression, ProblemBuilder, Score};
+use ferroflash::{MaskExpression, ProblemBuilder, Score};
 
 use crate::error::Error;
 use crate::rules::{has_type, same_device};
@@ -163,11 +163,9 @@ impl Edit {
         self.of_score.iter().position(|&known| known == name)
     }
 
-    /// The inputs with the parameters.
-    pub(crate) fn params<'a>(&'a self, inputs: Inputs<'a>) -> Inputs<'a> {
+    /// Parameters, with their names.
+    pub(crate) fn params(&self) -> Vec<(&str, ParamValue)> {
         let params = self.params.iter();
-        params.fold(inputs, |inputs, (name, value)| {
-            inputs.score_param(name, *value)
-        })
+        params.map(|(name, value)| (&**name, *value)).collect()
     }
 }

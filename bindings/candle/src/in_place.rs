@@ -8,10 +8,11 @@ use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage};
 
 use crate::append::Appended;
 use crate::append_call::AppendCall;
-use crate::cpu;
-#[cfg(feature = "cuda")]
-use crate::cuda;
 use crate::layout::tensor;
+#[cfg(feature = "cuda")]
+use crate::memory::Cuda;
+use crate::memory::Host;
+use crate::passes;
 
 /// What an append has written outside of the cache.
 pub(crate) struct Written {
@@ -101,7 +102,7 @@ impl InplaceOp1 for Values<'_, CpuStorage> {
 
     fn cpu_fwd(&self, values: &mut CpuStorage, layout: &Layout) -> Result<()> {
         let caches = [self.keys()?, (values, layout)];
-        self.keep(cpu::append(self.call, caches)?);
+        self.keep(passes::append::<Host>(self.call, caches)?);
         Ok(())
     }
 }
@@ -119,7 +120,7 @@ impl InplaceOp1 for Values<'_, CudaStorage> {
 
     fn cuda_fwd(&self, values: &mut CudaStorage, layout: &Layout) -> Result<()> {
         let caches = [self.keys()?, (values, layout)];
-        self.keep(cuda::append(self.call, caches)?);
+        self.keep(passes::append::<Cuda>(self.call, caches)?);
         Ok(())
     }
 }

@@ -57,7 +57,7 @@ mod refuse;
 
 mod rules;
 
-mod vectors;
+mod given;
 
 mod scales;
 
@@ -72,13 +72,10 @@ mod cached;
 mod append_call;
 mod in_place;
 
-mod guarded;
-
 mod layout;
 
-mod cpu;
-#[cfg(feature = "cuda")]
-mod cuda;
+mod memory;
+mod passes;
 
 mod error;
 

@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor};
+use candle_core::{CustomOp2, Result, Shape, Tensor};
 use ferroflash::Pages;
+use ferroflash::arguments::Argument;
 
 use crate::cached::columns;
 use crate::call::Call;
 use crate::error::Error;
+use crate::given::{Given, Source};
 use crate::layout::aligned;
+use crate::memory::{Place, Stored};
+use crate::operation::on_two;
 use crate::request::Request;
 use crate::rules::{backend, beside, dims, dtype, has_elements, has_shape};
-use crate::vectors::{Ints, Vectors};
 
 /// How errors call it.
 const NAME: &str = "flash_mla_with_kvcache";
@@ -83,18 +84,17 @@ pub fn flash_mla_with_kvcache(
             let columns = columns(block_table, batch)?;
             let pages = Pages::new(entries, rows).columns(columns);
             let problem = problem.seqlen_k(columns.saturating_mul(rows)).pages(pages);
-            (problem, Some(Ints::pages("block_table", block_table, q)?))
+            (problem, Some(Source::pages("block_table", block_table, q)?))
         }
     };
     let why = "one for each sequence of q";
     has_elements("cache_seqlens", cache_seqlens, batch, why)?;
-    let vectors = Vectors {
-        seqused_k: Some(Ints::lengths("cache_seqlens", cache_seqlens, q)?),
-        page_table,
-        ..Vectors::NONE
-    };
+    let seqused_k = Source::lengths("cache_seqlens", cache_seqlens, q)?;
+    let given = Given::default()
+        .with(Argument::SeqUsedK, seqused_k)
+        .with_optional(Argument::PageTable, page_table);
     let problem = problem.build().map_err(Error::from)?;
-    let call = Arc::new(Call::new(problem, vectors));
+    let call = Arc::new(Call::new(problem, given));
     let latent = |result| Latent {
         call: Arc::clone(&call),
         result,
@@ -119,8 +119,14 @@ enum Of {
 }
 
 impl Latent {
-    fn shape_o(&self) -> Shape {
-        Shape::from(self.call.problem.shape_o().to_vec())
+    fn forward<P: Place>(&self, [q, k]: [Stored<P>; 2]) -> Result<(P::Storage, Shape)> {
+        match self.result {
+            Of::O => {
+                let o = self.call.forward::<P>([q, k, k])?;
+                Ok((o, Shape::from(self.call.problem.shape_o().to_vec())))
+            }
+            Of::Lse => self.call.lse_of::<P>(q.0),
+        }
     }
 }
 
@@ -129,34 +135,7 @@ impl CustomOp2 for Latent {
         NAME
     }
 
-    fn cpu_fwd(
-        &self,
-        q: &CpuStorage,
-        q_layout: &Layout,
-        k: &CpuStorage,
-        k_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        if let Of::O = self.result {
-            let inputs = [(q, q_layout), (k, k_layout), (k, k_layout)];
-            return Ok((self.call.cpu_forward(inputs)?, self.shape_o()));
-        }
-        self.call.cpu_lse()
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        q: &CudaStorage,
-        q_layout: &Layout,
-        k: &CudaStorage,
-        k_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        if let Of::O = self.result {
-            let inputs = [(q, q_layout), (k, k_layout), (k, k_layout)];
-            return Ok((self.call.cuda_forward(inputs)?, self.shape_o()));
-        }
-        self.call.cuda_lse(q)
-    }
+    on_two!(forward);
 
     fn bwd(
         &self,

@@ -6,17 +6,14 @@
 
 use std::sync::{Arc, OnceLock};
 
-#[cfg(feature = "cuda")]
-use candle_core::CudaStorage;
-use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Storage, Tensor};
+use candle_core::{CustomOp3, Result, Shape, Tensor};
 
 use crate::call::{AllGradients, Call, Results};
 use crate::carried::Passed;
-use crate::cpu;
-#[cfg(feature = "cuda")]
-use crate::cuda;
-use crate::guarded::Guarded;
+use crate::error::elsewhere;
 use crate::layout::{aligned, tensor};
+use crate::memory::{Place, Stored};
+use crate::passes;
 use crate::request::Checked;
 
 /// The gradients of q, k and v.
@@ -71,37 +68,77 @@ pub(crate) fn attention_with_lse(checked: Checked) -> Result<(Tensor, Tensor)> {
     Ok((o, lse))
 }
 
+/// What an operation of candle computes from its three tensors, by one method for every place: on the CPU, and with CUDA.
+macro_rules! on_three {
+    ($method:ident) => {
+        fn cpu_fwd(
+            &self,
+            a: &candle_core::CpuStorage,
+            of_a: &candle_core::Layout,
+            b: &candle_core::CpuStorage,
+            of_b: &candle_core::Layout,
+            c: &candle_core::CpuStorage,
+            of_c: &candle_core::Layout,
+        ) -> candle_core::Result<(candle_core::CpuStorage, candle_core::Shape)> {
+            self.$method::<$crate::memory::Host>([(a, of_a), (b, of_b), (c, of_c)])
+        }
+
+        #[cfg(feature = "cuda")]
+        fn cuda_fwd(
+            &self,
+            a: &candle_core::CudaStorage,
+            of_a: &candle_core::Layout,
+            b: &candle_core::CudaStorage,
+            of_b: &candle_core::Layout,
+            c: &candle_core::CudaStorage,
+            of_c: &candle_core::Layout,
+        ) -> candle_core::Result<(candle_core::CudaStorage, candle_core::Shape)> {
+            self.$method::<$crate::memory::Cuda>([(a, of_a), (b, of_b), (c, of_c)])
+        }
+    };
+}
+pub(crate) use on_three;
+
+/// The same of two tensors.
+macro_rules! on_two {
+    ($method:ident) => {
+        fn cpu_fwd(
+            &self,
+            a: &candle_core::CpuStorage,
+            of_a: &candle_core::Layout,
+            b: &candle_core::CpuStorage,
+            of_b: &candle_core::Layout,
+        ) -> candle_core::Result<(candle_core::CpuStorage, candle_core::Shape)> {
+            self.$method::<$crate::memory::Host>([(a, of_a), (b, of_b)])
+        }
+
+        #[cfg(feature = "cuda")]
+        fn cuda_fwd(
+            &self,
+            a: &candle_core::CudaStorage,
+            of_a: &candle_core::Layout,
+            b: &candle_core::CudaStorage,
+            of_b: &candle_core::Layout,
+        ) -> candle_core::Result<(candle_core::CudaStorage, candle_core::Shape)> {
+            self.$method::<$crate::memory::Cuda>([(a, of_a), (b, of_b)])
+        }
+    };
+}
+pub(crate) use on_two;
+
+impl Attention {
+    fn forward<P: Place>(&self, inputs: [Stored<P>; 3]) -> Result<(P::Storage, Shape)> {
+        let o = self.0.forward::<P>(inputs)?;
+        Ok((o, inputs[0].1.shape().clone()))
+    }
+}
+
 impl CustomOp3 for Attention {
     fn name(&self) -> &'static str {
         "ferroflash"
     }
 
-    fn cpu_fwd(
-        &self,
-        q: &CpuStorage,
-        q_layout: &Layout,
-        k: &CpuStorage,
-        k_layout: &Layout,
-        v: &CpuStorage,
-        v_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let inputs = [(q, q_layout), (k, k_layout), (v, v_layout)];
-        Ok((self.0.cpu_forward(inputs)?, q_layout.shape().clone()))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        q: &CudaStorage,
-        q_layout: &Layout,
-        k: &CudaStorage,
-        k_layout: &Layout,
-        v: &CudaStorage,
-        v_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let inputs = [(q, q_layout), (k, k_layout), (v, v_layout)];
-        Ok((self.0.cuda_forward(inputs)?, q_layout.shape().clone()))
-    }
+    on_three!(forward);
 
     fn bwd(
         &self,
@@ -116,39 +153,25 @@ impl CustomOp3 for Attention {
     }
 }
 
+impl Carrying {
+    fn forward<P: Place>(&self, [q, k, _token]: [Stored<P>; 3]) -> Result<(P::Storage, Shape)> {
+        let (v, of_v) = self.v.storage_and_layout();
+        match P::find(&v) {
+            Some(v) => {
+                let o = self.call.forward::<P>([q, k, (v, of_v)])?;
+                Ok((o, q.1.shape().clone()))
+            }
+            None => Err(elsewhere("v", &self.v, P::of(q.0)?.location()).into()),
+        }
+    }
+}
+
 impl CustomOp3 for Carrying {
     fn name(&self) -> &'static str {
         "ferroflash"
     }
 
-    fn cpu_fwd(
-        &self,
-        q: &CpuStorage,
-        q_layout: &Layout,
-        k: &CpuStorage,
-        k_layout: &Layout,
-        _token: &CpuStorage,
-        _token_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let v = Guarded::of("v", &self.v);
-        let inputs = [(q, q_layout), (k, k_layout), v.on_host()?];
-        Ok((self.call.cpu_forward(inputs)?, q_layout.shape().clone()))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        q: &CudaStorage,
-        q_layout: &Layout,
-        k: &CudaStorage,
-        k_layout: &Layout,
-        _token: &CudaStorage,
-        _token_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let v = Guarded::of("v", &self.v);
-        let inputs = [(q, q_layout), (k, k_layout), v.on_device(q)?];
-        Ok((self.call.cuda_forward(inputs)?, q_layout.shape().clone()))
-    }
+    on_three!(forward);
 
     fn bwd(
         &self,
@@ -166,35 +189,18 @@ impl CustomOp3 for Carrying {
     }
 }
 
+impl Lse {
+    fn forward<P: Place>(&self, [q, _, _]: [Stored<P>; 3]) -> Result<(P::Storage, Shape)> {
+        self.call.lse_of::<P>(q.0)
+    }
+}
+
 impl CustomOp3 for Lse {
     fn name(&self) -> &'static str {
         "ferroflash-lse"
     }
 
-    fn cpu_fwd(
-        &self,
-        _q: &CpuStorage,
-        _q_layout: &Layout,
-        _k: &CpuStorage,
-        _k_layout: &Layout,
-        _v: &CpuStorage,
-        _v_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        self.call.cpu_lse()
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        q: &CudaStorage,
-        _q_layout: &Layout,
-        _k: &CudaStorage,
-        _k_layout: &Layout,
-        _v: &CudaStorage,
-        _v_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        self.call.cuda_lse(q)
-    }
+    on_three!(forward);
 
     fn bwd(
         &self,
@@ -242,24 +248,20 @@ impl Backward<'_> {
         Ok((gradients, carried.collect::<Result<_>>()?))
     }
 
-    /// Keeps the gradients of k and v, shaped as they, and of what is carried. Gives that of q.
-    fn keep_others<S>(
-        &self,
-        gradients: AllGradients<S>,
-        layouts: [&Layout; 2],
-        storage: fn(S) -> Storage,
-    ) -> S {
+    /// Gives the gradient of q. Those of k and v, shaped as they, and of what is carried are kept.
+    fn gradients<P: Place>(&self, inputs: [Stored<P>; 3]) -> Result<(P::Storage, Shape)> {
+        let [of_q, of_k, of_v] = inputs.map(|(_, layout)| layout.shape());
         let AllGradients {
             of_inputs: [d_q, d_k, d_v],
             of_carried,
-        } = gradients;
-        let others = [d_k, d_v].into_iter().zip(layouts);
-        let others = others.map(|(gradient, layout)| tensor(storage(gradient), layout.shape()));
+        } = passes::backward::<P>(self.call, inputs, &self.results)?;
+        let others = [(d_k, of_k), (d_v, of_v)].into_iter();
+        let others = others.map(|(gradient, shape)| tensor(P::wrap(gradient), shape));
         let carried = of_carried.into_iter().zip(&self.call.carried);
-        let carried = carried.map(|(gradient, carried)| tensor(storage(gradient), &*carried.shape));
+        let carried = carried.map(|(gradient, carried)| tensor(P::wrap(gradient), &*carried.shape));
         // Runs once, by `Backward::run`.
         let _ = self.others.set(others.chain(carried).collect());
-        d_q
+        Ok((d_q, of_q.clone()))
     }
 }
 
@@ -268,36 +270,7 @@ impl CustomOp3 for Backward<'_> {
         "ferroflash-backward"
     }
 
-    fn cpu_fwd(
-        &self,
-        q: &CpuStorage,
-        q_layout: &Layout,
-        k: &CpuStorage,
-        k_layout: &Layout,
-        v: &CpuStorage,
-        v_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let inputs = [(q, q_layout), (k, k_layout), (v, v_layout)];
-        let gradients = cpu::backward(self.call, inputs, &self.results)?;
-        let d_q = self.keep_others(gradients, [k_layout, v_layout], Storage::Cpu);
-        Ok((d_q, q_layout.shape().clone()))
-    }
-
-    #[cfg(feature = "cuda")]
-    fn cuda_fwd(
-        &self,
-        q: &CudaStorage,
-        q_layout: &Layout,
-        k: &CudaStorage,
-        k_layout: &Layout,
-        v: &CudaStorage,
-        v_layout: &Layout,
-    ) -> Result<(CudaStorage, Shape)> {
-        let inputs = [(q, q_layout), (k, k_layout), (v, v_layout)];
-        let gradients = cuda::backward(self.call, inputs, &self.results)?;
-        let d_q = self.keep_others(gradients, [k_layout, v_layout], Storage::Cuda);
-        Ok((d_q, q_layout.shape().clone()))
-    }
+    on_three!(gradients);
 }
 
 #[cfg(test)]

@@ -1,10 +1,14 @@
 //! What a call may do beside a mask: expressions, sinks, dropout ([`Options`]).
 
 use candle_core::{DType, Tensor};
-use ferroflash::{Inputs, ProblemBuilder};
+use ferroflash::arguments::{Argument, ByArgument};
+use ferroflash::dtype::ScalarType;
+use ferroflash::error::ProblemError;
+use ferroflash::{Problem, ProblemBuilder};
 
 use crate::error::Error;
-use crate::expressions::{Edit, Expressions};
+use crate::expressions::Expressions;
+use crate::given::{Given, Source};
 use crate::rules::{beside, has_shape};
 
 /// Expressions, sinks and dropout of a call, any of them together.
@@ -33,7 +37,7 @@ use crate::rules::{beside, has_shape};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options<'a> {
     expressions: Option<&'a Expressions<'a>>,
-    sinks: Option<&'a Tensor>,
+    inputs: ByArgument<Option<&'a Tensor>>,
     dropout: Option<Dropout>,
 }
 
@@ -43,17 +47,6 @@ struct Dropout {
     p: f32,
     /// Seed and offset.
     rng: [u64; 2],
-}
-
-/// What a checked call is given of its options.
-#[derive(Default)]
-pub(crate) struct Beside {
-    /// For expressions.
-    pub(crate) edit: Edit,
-    /// f32 `[heads_q]`, contiguous.
-    pub(crate) sinks: Option<Tensor>,
-    /// Seed and offset of dropout.
-    rng: Option<[u64; 2]>,
 }
 
 impl<'a> Options<'a> {
@@ -78,8 +71,15 @@ impl<'a> Options<'a> {
     /// * `sinks`: f32 `[heads_q]`, on the device of q.
     #[must_use]
     pub fn sinks(self, sinks: &'a Tensor) -> Options<'a> {
-        let sinks = Some(sinks);
-        Options { sinks, ..self }
+        self.input(Argument::Sinks, sinks)
+    }
+
+    /// One of the inputs that ferroflash's calls may leave out ([`Argument::optional_input`] says what it is and whether it has a gradient): a vector of the
+    /// type and the number of elements that [`ferroflash::Inputs`] says, on the device of q.
+    #[must_use]
+    pub fn input(mut self, argument: Argument, vector: &'a Tensor) -> Options<'a> {
+        self.inputs[argument] = Some(vector);
+        self
     }
 
     /// Drops weights at random, and divides the others by the probability that they are kept. The backward pass drops the same ones.
@@ -100,46 +100,47 @@ impl<'a> Options<'a> {
             Some(expressions) => expressions.put(problem),
             None => problem,
         };
-        let problem = match self.sinks {
-            Some(_) => problem.sinks(),
-            None => problem,
-        };
         match self.dropout {
             Some(dropout) => problem.dropout(dropout.p),
             None => problem,
         }
     }
 
-    /// What is given, checked beside q as far as candle's tensors go.
-    pub(crate) fn checked(&self, q: &Tensor) -> candle_core::Result<Beside> {
-        let edit = match self.expressions {
-            Some(expressions) => expressions.checked(q)?,
-            None => Edit::default(),
-        };
-        let heads = q.dims().iter().rev().nth(1).copied().unwrap_or(0);
-        let sinks = match self.sinks {
-            Some(sinks) => Some(checked_sinks(sinks, q, heads)?.contiguous()?),
-            None => None,
-        };
-        let dropout = self.dropout.filter(|dropout| dropout.p > 0.0);
-        let rng = dropout.map(|dropout| dropout.rng);
-        Ok(Beside { edit, sinks, rng })
-    }
-}
-
-fn checked_sinks<'a>(sinks: &'a Tensor, q: &Tensor, heads: usize) -> Result<&'a Tensor, Error> {
-    beside("sinks", sinks, 1, q, DType::F32)?;
-    has_shape("sinks", sinks, &[heads])?;
-    Ok(sinks)
-}
-
-impl Beside {
-    /// The inputs with numbers: parameters of expressions, seed and offset.
-    pub(crate) fn numbers<'a>(&'a self, inputs: Inputs<'a>) -> Inputs<'a> {
-        let inputs = self.edit.params(inputs);
-        match self.rng {
-            Some([seed, offset]) => inputs.dropout_rng(seed, offset),
-            None => inputs,
+    /// What they give, checked beside q as far as candle's tensors go.
+    pub(crate) fn given(&self, q: &Tensor, problem: &Problem) -> candle_core::Result<Given> {
+        let mut given = Given::default();
+        if let Some(expressions) = self.expressions {
+            given.edit = expressions.checked(q)?;
         }
+        for (argument, vector) in self.inputs.iter() {
+            if let Some(vector) = vector {
+                given = given.with(argument, input(argument, vector, q, problem)?);
+            }
+        }
+        let dropout = self.dropout.filter(|dropout| dropout.p > 0.0);
+        given.rng = dropout.map(|dropout| dropout.rng);
+        Ok(given)
     }
+}
+
+/// A vector that is one of the optional inputs of a problem.
+fn input(
+    argument: Argument,
+    vector: &Tensor,
+    q: &Tensor,
+    problem: &Problem,
+) -> candle_core::Result<Source> {
+    let name = argument.name();
+    let needed = problem.optional_input(argument);
+    let (dtype, n_elems) =
+        needed.ok_or_else(|| Error::from(ProblemError::NotTaken { argument }))?;
+    let source = match dtype {
+        ScalarType::I32 => Source::lengths(name, vector, q)?,
+        _ => {
+            beside(name, vector, 1, q, DType::F32)?;
+            Source::Tensor(vector.contiguous()?)
+        }
+    };
+    has_shape(name, vector, &[n_elems])?;
+    Ok(source)
 }

@@ -4,14 +4,15 @@
 //! Sizes are ferroflash's to check, when the call runs.
 
 use candle_core::{DType, Tensor};
+use ferroflash::arguments::Argument;
 use ferroflash::{Mask, Problem, ProblemBuilder};
 
 use crate::call::Call;
 use crate::error::Error;
+use crate::given::{Given, Source};
 use crate::layout::aligned;
-use crate::options::{Beside, Options};
+use crate::options::Options;
 use crate::rules::{backend, beside, dims, dtype, has_elements, has_shape, n_sequences};
-use crate::vectors::{Ints, Vectors};
 
 /// A call of one of the functions, as it was made.
 #[derive(Clone, Copy)]
@@ -93,11 +94,6 @@ impl<'a> Request<'a> {
         Request { options, ..self }
     }
 
-    /// What the options are given.
-    pub(crate) fn beside(&self) -> candle_core::Result<Beside> {
-        self.options.checked(self.q)
-    }
-
     /// Tensors `[batch, seqlen, heads, head_dim]`.
     pub(crate) fn dense(self) -> candle_core::Result<Checked> {
         self.tensors(4, 4)?;
@@ -109,7 +105,7 @@ impl<'a> Request<'a> {
             .batch(batch)
             .seqlen_q(seqlen_q)
             .seqlen_k(seqlen_k);
-        self.checked(problem, Vectors::NONE)
+        self.checked(problem, |given| given)
     }
 
     /// Packed tensors, `[total, heads, head_dim]`.
@@ -119,12 +115,9 @@ impl<'a> Request<'a> {
         let [total_k, heads_k, _] = dims(self.k);
         self.shapes([total_k, heads_k, head_dim])?;
         let batch = sequences.batch()?;
-        let lengths = |argument, tensor| Ints::lengths(argument, tensor, self.q).map(Some);
-        let vectors = Vectors {
-            cu_seqlens_q: lengths("seqlens_q", sequences.seqlens_q)?,
-            cu_seqlens_k: lengths("seqlens_k", sequences.seqlens_k)?,
-            ..Vectors::NONE
-        };
+        let lengths = |argument, tensor| Source::lengths(argument, tensor, self.q);
+        let of_q = lengths("seqlens_q", sequences.seqlens_q)?;
+        let of_k = lengths("seqlens_k", sequences.seqlens_k)?;
         let problem = self
             .problem()?
             .batch(batch)
@@ -132,7 +125,10 @@ impl<'a> Request<'a> {
             .seqlen_k(sequences.max_seqlen_k)
             .packed_q(total_q)
             .packed_k(total_k);
-        self.checked(problem, vectors)
+        self.checked(problem, |given| {
+            let given = given.with(Argument::CuSeqlensQ, of_q);
+            given.with(Argument::CuSeqlensK, of_k)
+        })
     }
 
     /// The rules for each of q, k and v alone, and that they lie together and have one type.
@@ -179,13 +175,23 @@ impl<'a> Request<'a> {
     fn checked(
         &self,
         problem: ProblemBuilder,
-        vectors: Vectors<Ints>,
+        with_lengths: impl FnOnce(Given) -> Given,
     ) -> candle_core::Result<Checked> {
         Ok(Checked {
-            call: Call::new(problem.build().map_err(Error::from)?, vectors)
-                .with_beside(self.beside()?),
+            call: self.call(problem, with_lengths)?,
             inputs: [aligned(self.q)?, aligned(self.k)?, aligned(self.v)?],
         })
+    }
+
+    /// The call of a problem, with what the options give and what it is given beside them.
+    pub(crate) fn call(
+        &self,
+        problem: ProblemBuilder,
+        with_others: impl FnOnce(Given) -> Given,
+    ) -> candle_core::Result<Call> {
+        let problem = problem.build().map_err(Error::from)?;
+        let given = self.options.given(self.q, &problem)?;
+        Ok(Call::new(problem, with_others(given)))
     }
 }
 

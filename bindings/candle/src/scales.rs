@@ -1,10 +1,11 @@
 //! What keys and values in 8 bits are multiplied by: [`Scales`].
 
 use candle_core::{DType, Result, Tensor};
+use ferroflash::arguments::Argument;
 use ferroflash::{Fp8Kv, ProblemBuilder};
 
 use crate::error::Error;
-use crate::guarded::Guarded;
+use crate::given::{Given, Source};
 use crate::kv_cache::{Descale, KvCache};
 use crate::refuse;
 use crate::rules::{dims, has_shape, has_type, same_device};
@@ -15,13 +16,13 @@ pub(crate) struct Scales {
     v: Tensor,
 }
 
-/// [`Scales`] while their memory is read; one tensor may be both.
-pub(crate) struct GuardedScales<'a> {
-    k: Guarded<'a>,
-    v: Option<Guarded<'a>>,
-}
-
 impl Scales {
+    /// What a call gives, with them.
+    pub(crate) fn put(self, given: Given) -> Given {
+        let given = given.with(Argument::KDescale, Source::Tensor(self.k));
+        given.with(Argument::VDescale, Source::Tensor(self.v))
+    }
+
     /// Those of a cache, and the problem that says what they are of. A cache of the problem's type has none.
     pub(crate) fn of(
         cache: &KvCache,
@@ -61,22 +62,4 @@ fn fits(
     same_device(argument, descale, k)?;
     has_type(argument, descale, &[DType::F32])?;
     has_shape(argument, descale, &shape)
-}
-
-impl<'a> GuardedScales<'a> {
-    pub(crate) fn of(scales: &'a Scales) -> GuardedScales<'a> {
-        let Scales { k, v } = scales;
-        GuardedScales {
-            k: Guarded::of("k_descale", k),
-            v: (v.id() != k.id()).then(|| Guarded::of("v_descale", v)),
-        }
-    }
-
-    pub(crate) fn k(&self) -> &Guarded<'a> {
-        &self.k
-    }
-
-    pub(crate) fn v(&self) -> &Guarded<'a> {
-        self.v.as_ref().unwrap_or(&self.k)
-    }
 }

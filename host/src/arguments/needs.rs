@@ -1,7 +1,5 @@
 //! What each pass takes: the one table that validation, planning, copies and backends go by.
 
-use ferroflash_kernels::params::{Extent, OptionalInput, VectorType};
-
 use super::Argument;
 use crate::dtype::ScalarType;
 use crate::problem::Problem;
@@ -82,12 +80,21 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
     use Access::{Read, Written};
     use Presence::{Optional, Required, Usual};
     let backward = pass == Pass::Backward;
-    if let Some(input) = argument.optional_input() {
-        return Some(optional_input(problem, argument, input));
-    }
-    if let Some(of) = argument.gradient_of() {
-        let is_taken = backward && problem.gives(of);
-        return Some(gradient(problem, of)?).filter(|_| is_taken);
+    let optional = |input, presence, access| {
+        let (dtype, n_elems) = problem.optional_input(input)?;
+        let n_elems = n_elems as u64;
+        Some(Need {
+            presence,
+            access,
+            form: Form::Vector { dtype, n_elems },
+        })
+    };
+    match argument.gradient_of() {
+        Some(of) if backward && problem.gives(of) => return optional(of, Usual, Written),
+        Some(_) => return None,
+        None if problem.gives(argument) => return optional(argument, Required, Read),
+        None if argument.optional_input().is_some() => return optional(argument, Optional, Read),
+        None => {}
     }
     let of_forward = if backward { Read } else { Written };
     let of_queries = |shape| Form::Tensor {
@@ -160,41 +167,6 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         access,
         form,
     })
-}
-
-/// An input that a call may leave out, unless the problem says that calls give it.
-fn optional_input(problem: &Problem, argument: Argument, input: OptionalInput) -> Need {
-    Need {
-        presence: match problem.gives(argument) {
-            true => Presence::Required,
-            false => Presence::Optional,
-        },
-        access: Access::Read,
-        form: vector(problem, input),
-    }
-}
-
-/// The gradient of such an input.
-fn gradient(problem: &Problem, of: Argument) -> Option<Need> {
-    Some(Need {
-        presence: Presence::Usual,
-        access: Access::Written,
-        form: vector(problem, of.optional_input()?),
-    })
-}
-
-/// Type and elements, as the row of an input says.
-fn vector(problem: &Problem, input: OptionalInput) -> Form {
-    Form::Vector {
-        dtype: match input.dtype {
-            VectorType::I32 => ScalarType::I32,
-            VectorType::F32 => ScalarType::F32,
-        },
-        n_elems: match input.extent {
-            Extent::Batch => problem.batch() as u64,
-            Extent::HeadsQ => problem.heads_q() as u64,
-        },
-    }
 }
 
 /// A tensor that the problem's expressions read.

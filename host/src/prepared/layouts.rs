@@ -98,8 +98,17 @@ impl Layouts {
         pass: Pass,
         location: Location,
     ) -> Result<Arguments, ProblemError> {
+        let problem = &problem.with_given(self.given());
         let need = |argument| need(problem, pass, argument);
         self.needed(need, |need| unplaced(need, Some(problem), location))
+    }
+
+    /// Which arguments that may be left out every call gives.
+    pub(crate) fn given(&self) -> ArgumentSet {
+        let which = self.which.iter();
+        which
+            .filter(|&argument| self.asked[argument] == Asked::Given)
+            .collect()
     }
 
     /// What a call needs by its table, at no address.

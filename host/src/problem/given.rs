@@ -1,9 +1,10 @@
 //! Which of the optional inputs calls give.
 
-use ferroflash_kernels::params::Argument;
+use ferroflash_kernels::params::{Argument, Extent, VectorType};
 
 use super::{Problem, ProblemBuilder};
 use crate::arguments::ArgumentSet;
+use crate::dtype::ScalarType;
 
 impl ProblemBuilder {
     /// Calls give this one of the [`optional_inputs`](ferroflash_kernels::optional_inputs), and one that leaves it out is refused.
@@ -44,6 +45,20 @@ impl Problem {
     /// Whether calls give this one of the optional inputs: see [`ProblemBuilder::giving`].
     pub fn gives(&self, argument: Argument) -> bool {
         self.given.contains(argument)
+    }
+
+    /// Type and number of elements of one of the optional inputs; `None`: it is none of them.
+    pub fn optional_input(&self, argument: Argument) -> Option<(ScalarType, usize)> {
+        let input = argument.optional_input()?;
+        let dtype = match input.dtype {
+            VectorType::I32 => ScalarType::I32,
+            VectorType::F32 => ScalarType::F32,
+        };
+        let n_elems = match input.extent {
+            Extent::Batch => self.batch,
+            Extent::HeadsQ => self.heads_q,
+        };
+        Some((dtype, n_elems))
     }
 
     /// Whether heads have sinks: see [`ProblemBuilder::sinks`].

@@ -1,0 +1,117 @@
+//! What a call gives beside q, k and v, each by the argument that it is: lengths of sequences, tables of pages, scales, sinks; and what
+//! expressions and dropout take.
+
+use candle_core::{DType, Device, Storage, Tensor};
+use ferroflash::arguments::Argument;
+
+use crate::error::Error;
+use crate::expressions::Edit;
+use crate::rules::{has_contiguous_rows, has_type, same_device};
+
+/// What a call gives beside q, k and v.
+#[derive(Default)]
+pub(crate) struct Given {
+    /// Contiguous vectors.
+    pub(crate) read: Vec<(Argument, Source)>,
+    /// For expressions.
+    pub(crate) edit: Edit,
+    /// Seed and offset of dropout.
+    pub(crate) rng: Option<[u64; 2]>,
+}
+
+/// Where the numbers of a vector are.
+pub(crate) enum Source {
+    /// On the host, checked to be numbers of 31 bits.
+    Host(Vec<i32>),
+    /// In a contiguous tensor, on the device of q. What lengths are there is not checked.
+    Tensor(Tensor),
+}
+
+impl Given {
+    /// With this argument.
+    #[must_use]
+    pub(crate) fn with(mut self, argument: Argument, source: Source) -> Given {
+        self.read.push((argument, source));
+        self
+    }
+
+    /// With this argument, if there is one.
+    #[must_use]
+    pub(crate) fn with_optional(self, argument: Argument, source: Option<Source>) -> Given {
+        match source {
+            Some(source) => self.with(argument, source),
+            None => self,
+        }
+    }
+}
+
+impl Source {
+    /// The numbers on the host; none where they lie in a tensor.
+    pub(crate) fn host(&self) -> &[i32] {
+        match self {
+            Source::Host(numbers) => numbers,
+            Source::Tensor(_) => &[],
+        }
+    }
+
+    /// Lengths that are given beside q; those on the host have to fit 31 bits.
+    pub(crate) fn lengths(
+        argument: &'static str,
+        tensor: &Tensor,
+        q: &Tensor,
+    ) -> candle_core::Result<Source> {
+        Source::of(argument, tensor, q, |index, given| {
+            i32::try_from(given).map_err(|_| Error::Length {
+                argument,
+                index,
+                given,
+            })
+        })
+    }
+
+    /// Numbers of pages that are given beside q. Behind a sequence's end they are no pages, whatever they are.
+    pub(crate) fn pages(
+        argument: &'static str,
+        tensor: &Tensor,
+        q: &Tensor,
+    ) -> candle_core::Result<Source> {
+        Source::of(argument, tensor, q, |_, given| Ok(given.cast_signed()))
+    }
+
+    fn of(
+        argument: &'static str,
+        tensor: &Tensor,
+        q: &Tensor,
+        number: impl Fn(usize, u32) -> Result<i32, Error>,
+    ) -> candle_core::Result<Source> {
+        same_device(argument, tensor, q)?;
+        has_type(argument, tensor, &[DType::U32, DType::I32])?;
+        has_contiguous_rows(argument, tensor)?;
+        let tensor = tensor.contiguous()?;
+        match q.device() {
+            Device::Cpu => Ok(Source::Host(numbers(&tensor, number)?)),
+            _ => Ok(Source::Tensor(tensor)),
+        }
+    }
+}
+
+/// The numbers of a contiguous tensor on the host, as ferroflash takes them.
+fn numbers(
+    tensor: &Tensor,
+    number: impl Fn(usize, u32) -> Result<i32, Error>,
+) -> candle_core::Result<Vec<i32>> {
+    let (storage, layout) = tensor.storage_and_layout();
+    let range = layout.start_offset()..layout.start_offset() + tensor.elem_count();
+    let Storage::Cpu(storage) = &*storage else {
+        return Ok(Vec::new());
+    };
+    if tensor.dtype() == DType::I32 {
+        let numbers = storage.as_slice::<i32>()?;
+        return Ok(numbers.get(range).unwrap_or_default().to_vec());
+    }
+    let numbers = storage.as_slice::<u32>()?.get(range).unwrap_or_default();
+    let numbers = numbers.iter().enumerate();
+    Ok(numbers
+        .map(|(index, &given)| number(index, given))
+        .collect::<Result<_, _>>()?)
+}
