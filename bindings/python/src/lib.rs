@@ -37,7 +37,7 @@ mod _native {
     #[pymodule_export]
     use crate::dropout::dropout_mask;
     #[pymodule_export]
-    use crate::expression::{At, Cond, Int, Mask, Num, Score, Tensor};
+    use crate::expression::{Mask, Score};
     #[pymodule_export]
     use crate::info::info;
     #[pymodule_export]
