@@ -5,68 +5,53 @@ use ferroflash::expression::{ElementType, Expression, ExpressionError, Type};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// What takes the place of every score: an expression, kept for as long as the process.
-#[pyclass(frozen, module = "ferroflash._native")]
-pub(crate) struct Score(pub(crate) ferroflash::Score);
-
-/// Which keys a query sees: an expression, kept for as long as the process.
-#[pyclass(frozen, module = "ferroflash._native")]
-pub(crate) struct Mask(pub(crate) MaskExpression);
-
 /// Parameters, each with its name and type.
 type Params = Vec<(&'static str, &'static str)>;
 
 /// Tensors, each with its name, the type of its elements, and how many dimensions it has.
 type Tensors = Vec<(&'static str, &'static str, usize)>;
 
-#[pymethods]
-impl Score {
-    /// The expression of a text.
-    #[staticmethod]
-    fn parse(text: &str) -> PyResult<Score> {
-        let expression = Expression::parse(text).map_err(refused)?;
-        let score = ferroflash::Score::from_expression(expression);
-        score.map(Score).map_err(refused)
-    }
+/// A class of expressions, kept for as long as the process.
+macro_rules! expression {
+    ($(#[$doc:meta])* $class:ident($of:ty)) => {
+        $(#[$doc])*
+        #[pyclass(frozen, module = "ferroflash._native")]
+        pub(crate) struct $class(pub(crate) $of);
 
-    /// All of the expression, as text.
-    fn text(&self) -> String {
-        self.0.expression().to_text()
-    }
+        #[pymethods]
+        impl $class {
+            /// The expression of a text.
+            #[staticmethod]
+            fn parse(text: &str) -> PyResult<$class> {
+                let expression = Expression::parse(text).and_then(<$of>::from_expression);
+                expression.map($class).map_err(refused)
+            }
 
-    /// What calls give it.
-    fn takes(&self) -> (Params, Tensors) {
-        takes(self.0.expression())
-    }
+            /// All of the expression, as text.
+            fn text(&self) -> String {
+                self.0.expression().to_text()
+            }
 
-    fn __str__(&self) -> String {
-        self.0.to_string()
-    }
+            /// What calls give it.
+            fn takes(&self) -> (Params, Tensors) {
+                takes(self.0.expression())
+            }
+
+            fn __str__(&self) -> String {
+                self.0.to_string()
+            }
+        }
+    };
 }
 
-#[pymethods]
-impl Mask {
-    /// The expression of a text.
-    #[staticmethod]
-    fn parse(text: &str) -> PyResult<Mask> {
-        let expression = Expression::parse(text).map_err(refused)?;
-        let mask = MaskExpression::from_expression(expression);
-        mask.map(Mask).map_err(refused)
-    }
+expression! {
+    /// What takes the place of every score.
+    Score(ferroflash::Score)
+}
 
-    /// All of the expression, as text.
-    fn text(&self) -> String {
-        self.0.expression().to_text()
-    }
-
-    /// What calls give it.
-    fn takes(&self) -> (Params, Tensors) {
-        takes(self.0.expression())
-    }
-
-    fn __str__(&self) -> String {
-        self.0.to_string()
-    }
+expression! {
+    /// Which keys a query sees.
+    Mask(MaskExpression)
 }
 
 fn takes(expression: &'static Expression) -> (Params, Tensors) {

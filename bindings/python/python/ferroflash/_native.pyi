@@ -1,8 +1,8 @@
 """The native module: attention on addresses, and DLPack."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from typing_extensions import Self
 
@@ -11,20 +11,9 @@ __version__: str
 def info() -> dict[str, Any]:
     """What there is on this machine."""
 
-# Numbers, and of tensors address, shape and strides in elements: as a score and a mask take them.
-Values = tuple[Sequence[float], Sequence[tuple[int, Sequence[int], Sequence[int]]]]
-
-class Beside(TypedDict, total=False):
-    """What a run takes beside tensors and lengths, where the problem wants it: of memory its address."""
-
-    scales: Sequence[int]
-    values: Values
-    sinks: int
-    # Seed and offset, or the address of these as two u64.
-    dropout: tuple[int, int] | int
-    # Gradients that a backward pass writes: of sinks, and of each tensor among the values, 0 where its is not wanted.
-    d_sinks: int
-    d_tensors: Sequence[int]
+def optional_inputs() -> list[tuple[str, str, tuple[str, ...], bool]]:
+    """The library's table of optional inputs: of each the name, the type of its elements, its shape in words of the problem, and whether it has a
+    gradient."""
 
 def dropout_mask(shape: Sequence[int], dropout_p: float, seed: int, offset: int) -> Array:
     """Which weights are kept with this probability that one is dropped, this seed and this offset: bool, of this shape, `[batch, heads_q, seqlen_q,
@@ -96,45 +85,62 @@ class Problem:
     def explain(self, ordinal: int | None = None, *, backward: bool = False) -> str:
         """What would run on a device, and what became of every other candidate."""
 
-class Forward:
-    """The forward pass of a problem on a device, planned."""
-
-    def __new__(cls, problem: Problem, ordinal: int | None, strides: tuple[Sequence[int], ...], given: Sequence[bool]) -> Self: ...
-    @property
-    def workspace_bytes(self) -> int: ...
-    def run(
-        self,
-        stream: int,
-        workspace: tuple[int, int],
-        addresses: Sequence[int],
-        lengths: Sequence[int],
-        beside: Beside | None = None,
-    ) -> None: ...
-
-class Backward:
-    """The backward pass of a problem on a device, planned. `giving` names the gradients of optional inputs that runs give, too; `d_tensors` says it for
-    each tensor that the score and the mask take."""
+class Call:
+    """A pass of a problem on a device, "forward" or "backward", or an operation, planned. Strides are of tensors by the library's names, without the last one,
+    which is 1; the others are contiguous. `giving` names what runs give of that which may be left out, `without` what they leave out of that which is usual."""
 
     def __new__(
         cls,
         problem: Problem,
+        kind: str,
         ordinal: int | None,
-        strides: tuple[Sequence[int], ...],
-        given: Sequence[bool],
-        *,
+        strides: Mapping[str, Sequence[int]],
         giving: Sequence[str] = (),
-        d_tensors: Sequence[bool] = (),
+        without: Sequence[str] = (),
     ) -> Self: ...
+    @staticmethod
+    def append(
+        dtype: str,
+        shape_new: Sequence[int],
+        shape_cache: Sequence[int],
+        ordinal: int | None,
+        strides: Mapping[str, Sequence[int]],
+        giving: Sequence[str],
+        *,
+        batch: int,
+        heads_q: int = 0,
+        columns: int | None = None,
+        rotary: tuple[bool, int, int] | None = None,
+        queries_at_first: bool = False,
+    ) -> Call:
+        """New rows of k and v written to a cache, k and q rotated by their positions. `rotary` is (whether pairs are interleaved, rotary_dim, positions of
+        the tables)."""
+    @staticmethod
+    def rotate(
+        dtype: str,
+        shape: Sequence[int],
+        ordinal: int | None,
+        strides: Mapping[str, Sequence[int]],
+        giving: Sequence[str],
+        *,
+        batch: int,
+        rotary: tuple[bool, int, int],
+    ) -> Call:
+        """Rows rotated by their positions."""
     @property
     def workspace_bytes(self) -> int: ...
     def run(
         self,
         stream: int,
         workspace: tuple[int, int],
-        addresses: Sequence[int],
-        lengths: Sequence[int],
-        beside: Beside | None = None,
-    ) -> None: ...
+        at: Mapping[str, int],
+        params: Sequence[float] = (),
+        read: Sequence[tuple[int, Sequence[int], Sequence[int]]] = (),
+        d_read: Sequence[int] = (),
+        rng: tuple[int, int] | None = None,
+    ) -> None:
+        """`at` are addresses by name. `params` are numbers, and `read` address, shape and strides of tensors, as the score and the mask take them; `d_read`
+        the addresses of gradients of these, 0 of those that are not wanted; `rng` is seed and offset of dropout where they do not lie in memory."""
 
 class Planned:
     """A call that the door has planned."""
@@ -207,41 +213,6 @@ class Door:
         """The gradients of q, k and v, each in the order of its memory; None where the door does not serve the call."""
     def attention(self, q: Any, k: Any, v: Any, lengths: tuple[Any, ...] | None, numbers: tuple[Any, ...]) -> tuple[Any, Any] | None:
         """o and lse; None where the call is not plain."""
-
-class Append:
-    """New rows of k and v written to a cache, k and q turned by their positions, planned. `rotary` is (whether pairs are interleaved,
-    rotary_dim, positions of the tables)."""
-
-    def __new__(
-        cls,
-        dtype: str,
-        shape_new: Sequence[int],
-        shape_cache: Sequence[int],
-        ordinal: int | None,
-        strides: Sequence[Sequence[int]],
-        *,
-        batch: int,
-        heads_q: int = 0,
-        columns: int | None = None,
-        rotary: tuple[bool, int, int] | None = None,
-        queries_at_first: bool = False,
-    ) -> Self: ...
-    def run(self, stream: int, tensors: Sequence[int], vectors: Sequence[int]) -> None: ...
-
-class Rotate:
-    """Rows turned by their positions, planned."""
-
-    def __new__(
-        cls,
-        dtype: str,
-        shape: Sequence[int],
-        ordinal: int | None,
-        strides: Sequence[int],
-        *,
-        batch: int,
-        rotary: tuple[bool, int, int],
-    ) -> Self: ...
-    def run(self, stream: int, tensors: Sequence[int], vectors: Sequence[int]) -> None: ...
 
 class Import:
     """Memory of another library's array, held."""
