@@ -6,6 +6,8 @@
 //! | file | what |
 //! |---|---|
 //! | `problem` | what is to be computed, checked |
+//! | `argument` | the library's arguments, by name |
+//! | `operation` | what is to be appended or rotated |
 //! | `device` | devices, kept open |
 //! | `expression` | scores and masks of the caller's own |
 //! | `raw` | passes on addresses |
@@ -15,6 +17,7 @@
 //! | `kernels` | kernels in a folder, kept there and compiled ahead |
 //! | `error` | errors of ferroflash as exceptions of Python |
 
+mod argument;
 mod device;
 mod dlpack;
 mod dropout;
@@ -22,6 +25,7 @@ mod error;
 mod expression;
 mod info;
 mod kernels;
+mod operation;
 mod problem;
 mod raw;
 
@@ -33,11 +37,13 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
+    use crate::argument::optional_inputs;
+    #[pymodule_export]
     use crate::dlpack::{Array, Import, Stream};
     #[pymodule_export]
     use crate::dropout::dropout_mask;
     #[pymodule_export]
-    use crate::expression::{At, Cond, Int, Mask, Num, Score, Tensor};
+    use crate::expression::{Mask, Score};
     #[pymodule_export]
     use crate::info::info;
     #[pymodule_export]
@@ -45,9 +51,7 @@ mod _native {
     #[pymodule_export]
     use crate::problem::Problem;
     #[pymodule_export]
-    use crate::raw::{
-        Append, Backward, Door, Forward, Kernels, Planned, Rotate, forward_of_graph, refuse,
-    };
+    use crate::raw::{Call, Door, Kernels, Planned, forward_of_graph, refuse};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

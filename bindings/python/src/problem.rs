@@ -1,15 +1,16 @@
 //! What is to be computed: sizes, element type, mask, scale, from the shapes of q and k.
 
 use ferroflash::error::ProblemError;
+use ferroflash::expression::{Expression, Type};
 use ferroflash::validate::Pass;
 use ferroflash::{Attention, Dtype, Error, Fp8Kv, Mask, Pages, Precision, SplitKv};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::argument::argument;
 use crate::device::device;
 use crate::error::to_py;
 use crate::expression::{Mask as MaskExpression, Score};
-use crate::raw::Taken;
 
 /// One attention problem. Tensors are `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]`.
 #[pyclass(frozen, module = "ferroflash._native")]
@@ -94,10 +95,10 @@ impl Problem {
         };
         let builder = score.map_or(builder, |score| builder.score(score.0));
         let builder = mask.map_or(builder, |mask| builder.mask_expression(mask.0));
-        let builder = match inputs.iter().any(|name| name == "sinks") {
-            true => builder.sinks(),
-            false => builder,
-        };
+        let mut builder = builder;
+        for name in &inputs {
+            builder = builder.giving(argument(name)?);
+        }
         let problem = builder.dropout(dropout_p).build().map_err(to_py)?;
         let taken = Taken::of([
             score.map(|score| score.0.expression()),
@@ -129,6 +130,34 @@ impl Problem {
     /// The problem on a device, its sizes checked.
     pub(crate) fn attention(&self, ordinal: Option<u32>) -> Result<Attention, Error> {
         Attention::new(&device(ordinal)?, self.problem)
+    }
+}
+
+/// What the expressions of a problem take, by name: what the score does, then what the mask does beside it.
+#[derive(Clone, Default)]
+pub(crate) struct Taken {
+    pub(crate) params: Vec<(&'static str, Type)>,
+    pub(crate) tensors: Vec<&'static str>,
+}
+
+impl Taken {
+    fn of(expressions: [Option<&'static Expression>; 2]) -> Taken {
+        let mut taken = Taken::default();
+        for expression in expressions.into_iter().flatten() {
+            for param in expression.params() {
+                let name = param.name.as_str();
+                if !taken.params.iter().any(|(other, _)| *other == name) {
+                    taken.params.push((name, param.ty));
+                }
+            }
+            for tensor in expression.tensors() {
+                let name = tensor.name.as_str();
+                if !taken.tensors.contains(&name) {
+                    taken.tensors.push(name);
+                }
+            }
+        }
+        taken
     }
 }
 

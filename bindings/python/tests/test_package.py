@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import get_type_hints
 
 import ferroflash
 import pytest
@@ -83,9 +85,22 @@ def test_problems_are_checked():
             _native.Problem("float32", *shapes, **options).explain()
 
 
+def test_the_keywords_are_those_of_the_library():
+    from ferroflash import _inputs
+
+    hints = set(get_type_hints(_inputs.InputsAndWanted))
+    wanted = {f"d_{name}" for name, row in _inputs.INPUTS.items() if row.differentiable}
+    assert hints == set(_inputs.INPUTS) | wanted
+    assert set(_inputs.INPUTS) <= set(inspect.signature(ferroflash.attention).parameters)
+    assert hints <= set(inspect.signature(ferroflash.array.attention_backward).parameters)
+    assert all(f"{name}: " in ferroflash.attention.__doc__ for name in _inputs.INPUTS)
+    with pytest.raises(TypeError, match="sink was given; allowed: sinks"):
+        ferroflash.attention(memoryview(b""), None, None, sink=None)
+
+
 def test_shapes_of_appends_are_checked():
-    strides = [[48, 24, 8], [48, 24, 8], [216, 24, 8], [216, 24, 8], []]
-    _native.Append("float32", [1, 2, 3, 8], [1, 9, 3, 8], None, strides, batch=1)
+    strides = {"k_new": [48, 24, 8], "v_new": [48, 24, 8], "k_cache": [216, 24, 8], "v_cache": [216, 24, 8]}
+    _native.Call.append("float32", [1, 2, 3, 8], [1, 9, 3, 8], None, strides, [], batch=1)
     for new, cache, word in (
         ([1, 2, 2, 8], [1, 9, 3, 8], "k has the shape"),
         ([2, 2, 3, 8], [1, 9, 3, 8], "k has the shape"),
@@ -94,7 +109,7 @@ def test_shapes_of_appends_are_checked():
         ([3, 8], [1, 9, 3, 8], "k has the shape"),
     ):
         with pytest.raises(ValueError, match=word):
-            _native.Append("float32", new, cache, None, strides, batch=1)
+            _native.Call.append("float32", new, cache, None, strides, [], batch=1)
     with pytest.raises(ValueError, match="split_kv"):
         _native.Problem("float32", [1, 2, 3, 8], [1, 2, 3, 8], split_kv="half")
 

@@ -37,7 +37,7 @@ pub use by_argument::ByArgument;
 pub(crate) use by_argument::{ArgumentSet, constant};
 pub use described::{Arguments, Given};
 pub use dropout::DropoutRng;
-pub use ferroflash_kernels::params::Argument;
+pub use ferroflash_kernels::params::{Argument, Extent, OptionalInput, VectorType};
 pub use given::{Gradients, Inputs, OutputGradients, Outputs, Saved};
 pub use merge::MergeInputs;
 pub(crate) use needs::{Access, Form, Need, Presence, need};

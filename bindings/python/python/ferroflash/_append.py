@@ -97,12 +97,14 @@ class _AppendPlan:
         self.reads = [_reads(form, self.ordinal is not None) for form in self.tensors]
         self.native = None
         if all(self.reads):
-            self.native = _native.Append(
+            names = ("k_new", "v_new", "k_cache", "v_cache", "q")
+            self.native = _native.Call.append(
                 DTYPES[k_cache.dtype],
                 k.shape,
                 k_cache.shape,
                 self.ordinal,
-                [() if form is None else form.strides[:-1] for form in (k, v, k_cache, v_cache, q)],
+                {name: form.strides[:-1] for name, form in zip(names, (k, v, k_cache, v_cache, q)) if form is not None},
+                ["seqused_out"],
                 batch=batch,
                 heads_q=heads_q,
                 columns=None if page_table is None else page_table.shape[1],
@@ -122,7 +124,8 @@ class _RotatePlan:
         self.native = None
         if _reads(x, self.ordinal is not None):
             rotary = _turned(cos, interleaved)
-            self.native = _native.Rotate(DTYPES[x.dtype], x.shape, self.ordinal, x.strides[:-1], batch=batch, rotary=rotary)
+            strides, giving = {"x": x.strides[:-1]}, ["seqlen_offsets"]
+            self.native = _native.Call.rotate(DTYPES[x.dtype], x.shape, self.ordinal, strides, giving, batch=batch, rotary=rotary)
 
 
 _append_plan = lru_cache(maxsize=_N_PLANS)(_AppendPlan)
@@ -150,9 +153,10 @@ def _append(given: Append) -> tuple[Tensor, Tensor]:
         return seqused, _narrowed(q_out, head_dim) if q is not None else q_out
     seqused = torch.empty_like(cache_seqlens, memory_format=torch.contiguous_format)
     q_out = k.new_empty(0) if q is None else _turned_rows(q, cu_seqlens_new)
-    addresses = [0 if x is None else x.data_ptr() for x in (k, v, k_cache, v_cache, q, q_out)]
-    vectors = [0 if x is None else x.data_ptr() for x in (cache_seqlens, seqused, cu_seqlens_new, page_table, cos, sin)]
-    planned.native.run(_stream(planned.ordinal), addresses, vectors)
+    given = {"k_new": k, "v_new": v, "k_cache": k_cache, "v_cache": v_cache, "seqused_k": cache_seqlens, "seqused_out": seqused}
+    given |= {"q": q, "q_out": None if q is None else q_out}
+    given |= {"cu_seqlens_new": cu_seqlens_new, "page_table": page_table, "cos": cos, "sin": sin}
+    _run(planned, given)
     for cache in (k_cache, v_cache):
         # So that PyTorch knows of the write, where a gradient wants the cache as it was.
         if not cache.is_inference():
@@ -190,8 +194,7 @@ def _rotate(x: Tensor, rotary: Rotary, positions: Tensor, cu_seqlens: Tensor | N
     if planned.native is None or x.data_ptr() & planned.misaligned:
         return _narrowed(_rotate(_readable(x, planned), rotary, positions, cu_seqlens), x.shape[-1])
     y = _turned_rows(x, cu_seqlens)
-    vectors = [0 if given is None else given.data_ptr() for given in (positions, cu_seqlens, cos, sin)]
-    planned.native.run(_stream(planned.ordinal), [x.data_ptr(), y.data_ptr()], vectors)
+    _run(planned, {"x": x, "y": y, "seqlen_offsets": positions, "cu_seqlens": cu_seqlens, "cos": cos, "sin": sin})
     return y
 
 
@@ -205,8 +208,10 @@ def _ordinal(form: Form) -> int | None:
     return form.device.index if form.device.type == "cuda" else None
 
 
-def _stream(ordinal: int | None) -> int:
-    return 0 if ordinal is None else torch._C._cuda_getCurrentRawStream(ordinal)
+def _run(planned: _AppendPlan | _RotatePlan, given: dict[str, Tensor | None]) -> None:
+    """Enqueues an operation, which has no workspace, on the current stream; on the CPU, does it."""
+    stream = 0 if planned.ordinal is None else torch._C._cuda_getCurrentRawStream(planned.ordinal)
+    planned.native.run(stream, (0, 0), {name: x.data_ptr() for name, x in given.items() if x is not None})
 
 
 def _turned(cos: Form | None, interleaved: bool) -> tuple[bool, int, int] | None:

@@ -10,7 +10,7 @@ from types import NoneType
 from typing import Any
 
 from . import _native
-from ._inputs import LENGTHS, TABLE, given_of, handed, sizes_of
+from ._inputs import TABLE, given_of, sizes_of, unwanted
 from ._native import Array
 from .expression import Given, Mask, Score, given_by
 
@@ -45,17 +45,18 @@ class Call:
         precision: str | None,
         **inputs: Any,
     ) -> None:
+        optional = given_of(inputs)
         left, right = _sides(window)
         batch, head_dim = self._begin(q, softmax_scale)
-        self.k = self._tensor("k", k, (self.dtype,), (batch, None, None, head_dim))
-        self.v = self._tensor("v", v, (self.dtype,), tuple(self.k.shape))
-        self._take({"seqused_q": seqused_q, "seqused_k": seqused_k, **given_of(inputs)})
+        self.tensors["k"] = self._tensor("k", k, (self.dtype,), (batch, None, None, head_dim))
+        self.tensors["v"] = self._tensor("v", v, (self.dtype,), tuple(self.tensors["k"].shape))
+        self._take({"seqused_q": seqused_q, "seqused_k": seqused_k, **optional})
         self.given = given_by(score, mask, score_inputs, self._form_of)
         self.rng_state = seed_and_offset(dropout_p, rng_state)
         self.problem = _native.Problem(
             self.dtype,
             self.q.shape,
-            self.k.shape,
+            self.tensors["k"].shape,
             softmax_scale=softmax_scale,
             left=left,
             right=0 if causal else right,
@@ -77,7 +78,8 @@ class Call:
         self.dtype = self.q.dtype
         batch, seqlen_q, heads_q, head_dim = self.q.shape
         self.lse_shape = (batch, heads_q, seqlen_q)
-        # Optional inputs, by name.
+        # q, k and v, and optional inputs, by name.
+        self.tensors = {"q": self.q}
         self.inputs: dict[str, _native.Import] = {}
         self.given: Given | None = None
         # What expressions read, by name.
@@ -94,12 +96,11 @@ class Call:
 
     def forward(self, head_dim_v: int | None = None) -> tuple[Array, Array]:
         """o, which has so many columns, or as many as q, and lse."""
-        strides = (strides_of(self.q), strides_of(self.k), strides_of(self.v))
-        forward = _native.Forward(self.problem, self.ordinal, strides, self._given())
+        forward = _native.Call(self.problem, "forward", self.ordinal, self._strides(), list(self.inputs))
         *rows, head_dim = self.q.shape
         o = self._new(self.dtype, [*rows, head_dim if head_dim_v is None else head_dim_v])
         lse = self._new("float32", self.lse_shape)
-        self._run(forward, {"q": self.q, "k": self.k, "v": self.v, "o": o, "lse": lse})
+        self._run(forward, self.tensors | {"o": o, "lse": lse})
         return o, lse
 
     def backward(
@@ -116,13 +117,13 @@ class Call:
             if name not in self.inputs:
                 raise ValueError(f"d_{name} was given; allowed with {name}")
         of_read = self._gradients_of_read(d_score_inputs)
-        strides = (strides_of(self.q), strides_of(self.k), strides_of(self.v), strides_of(d_o))
-        named = [name in of_read for name in self.read]
-        giving = [f"d_{name}" for name in wanted]
-        backward = _native.Backward(self.problem, self.ordinal, strides, self._given(), giving=giving, d_tensors=named)
-        inputs = {"q": self.q, "k": self.k, "v": self.v, **{name: self.inputs[name] for name in wanted}}
-        written = {f"d_{name}": self._new(like.dtype, like.shape) for name, like in inputs.items()}
-        given = {"q": self.q, "k": self.k, "v": self.v, "o": o, "lse": lse, "d_o": d_o, "d_lse": d_lse}
+        giving = [f"d_score_tensors[{at}]" for at, name in enumerate(self.read) if name in of_read]
+        strides = self._strides() | {"d_o": strides_of(d_o)}
+        without = unwanted(list(self.inputs), wanted)
+        backward = _native.Call(self.problem, "backward", self.ordinal, strides, [*self.inputs, *giving], without)
+        differentiated = self.tensors | {name: self.inputs[name] for name in wanted}
+        written = {f"d_{name}": self._new(like.dtype, like.shape) for name, like in differentiated.items()}
+        given = self.tensors | {"o": o, "lse": lse, "d_o": d_o, "d_lse": d_lse}
         self._run(backward, given | written, [of_read.get(name) for name in self.read])
         return list(written.values()), of_read
 
@@ -191,15 +192,15 @@ class Call:
         self.read[name] = held
         return held.dtype, len(held.shape)
 
-    def _given(self) -> list[bool]:
-        return [name in self.inputs for name in LENGTHS]
+    def _strides(self) -> dict[str, list[int]]:
+        return {name: strides_of(x) for name, x in self.tensors.items()}
 
     def _new(self, dtype: str, shape: tuple[int, ...] | list[int]) -> Array:
         return Array(dtype, list(shape), self.ordinal)
 
     def _run(
         self,
-        call: _native.Forward | _native.Backward,
+        call: _native.Call,
         arrays: Mapping[str, _native.Import | Array | None],
         d_read: Sequence[Array | None] = (),
     ) -> None:
@@ -207,7 +208,7 @@ class Call:
         at = {name: array.address for name, array in (arrays | self.inputs).items() if array is not None}
         read = [(x.address, x.shape, x.strides) for x in self.read.values()]
         params = () if self.given is None else self.given.params
-        arguments = handed(at, params, read, [0 if x is None else x.address for x in d_read], self.rng_state)
+        arguments = at, params, read, [0 if x is None else x.address for x in d_read], self.rng_state
         if self.stream is None:
             call.run(0, (0, 0), *arguments)
             return

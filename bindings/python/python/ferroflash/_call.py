@@ -16,7 +16,7 @@ from torch import Tensor
 
 from . import _checks, _native
 from ._checks import DTYPES, FP8, Form, default_scale
-from ._inputs import LENGTHS, TABLE, handed
+from ._inputs import LENGTHS, TABLE, unwanted
 from .expression import Given, Mask, Score, tensors_of
 
 # max_seqlen_q, max_seqlen_k, softmax_scale (None for its default), the keys to the left and to the right, and num_splits.
@@ -167,11 +167,11 @@ class Plan:
         self.reads = q.is_contiguous() or _reads(q, on_gpu) if self.in_place else all(_reads(form, on_gpu) for form in forms)
         self.misaligned = misaligned(q, self.ordinal)
         self._forms = forms
-        self._strides = tuple(form.strides[:-1] for form in forms)
+        self._strides = {name: form.strides[:-1] for name, form in zip("qk" if head_dim_v is not None else "qkv", forms)}
         self._names = beside.names
         self._score, self._mask = beside.score, beside.mask
-        self._forward: tuple[_native.Forward, int] | None = None
-        self._backward: dict[tuple[tuple[int, ...], tuple[bool, ...]], tuple[_native.Backward, int] | None] = {}
+        self._forward: tuple[_native.Call, int] | None = None
+        self._backward: dict[tuple[tuple[int, ...], tuple[bool, ...]], tuple[_native.Call, int] | None] = {}
 
     def is_of(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
         """Whether these tensors have the forms that the plan was made for."""
@@ -187,14 +187,14 @@ class Plan:
         """Copies that kernels read, of q alone where k and v stay in place."""
         return [_readable(q, self), *(x if self.in_place else _readable(x, self) for x in others)]
 
-    def forward(self) -> tuple[_native.Forward, int]:
+    def forward(self) -> tuple[_native.Call, int]:
         """The forward pass, and the bytes of its workspace."""
         if self._forward is None:
-            forward = self._planned(_native.Forward, self._strides)
+            forward = self._planned("forward", self._strides, self._names)
             self._forward = forward, forward.workspace_bytes
         return self._forward
 
-    def backward(self, d_o: Tensor, wanted: tuple[bool, ...] = ()) -> tuple[_native.Backward, int] | None:
+    def backward(self, d_o: Tensor, wanted: tuple[bool, ...] = ()) -> tuple[_native.Call, int] | None:
         """The backward pass of a gradient of o with the strides of this one, and the bytes of its workspace; None if no kernel reads them. `wanted`: which
         gradients it gives beside those of q, k and v, of the tensors of `Beside`; none where it is empty."""
         if self.in_place:
@@ -207,8 +207,10 @@ class Plan:
             planned = None
             if _reads(Form.of(d_o), self.ordinal is not None):
                 named, read = wanted[: len(self._names)], wanted[len(self._names) :]
-                inputs = [f"d_{name}" for name, asked in zip(self._names, named) if asked]
-                backward = self._planned(_native.Backward, (*self._strides, strides[:-1]), giving=inputs, d_tensors=read)
+                giving = [f"d_score_tensors[{at}]" for at, asked in enumerate(read) if asked]
+                without = unwanted(self._names, [name for name, asked in zip(self._names, named) if asked])
+                strides_of = self._strides | {"d_o": strides[:-1]}
+                backward = self._planned("backward", strides_of, [*self._names, *giving], without)
                 planned = backward, backward.workspace_bytes
             self._backward[key] = planned
         return self._backward[key]
@@ -218,9 +220,9 @@ class Plan:
         names = tensors_of(self._score, self._mask)
         return [self.problem.score_gradient_shape(name) if asked else None for name, asked in zip(names, wanted[len(self._names) :])]
 
-    def _planned(self, of: type, strides: tuple[tuple[int, ...], ...], **gradients: Any) -> Any:
+    def _planned(self, kind: str, strides: dict[str, tuple[int, ...]], giving: Sequence[str], without: Sequence[str] = ()) -> _native.Call:
         try:
-            return of(self.problem, self.ordinal, strides, [name in self._names for name in LENGTHS], **gradients)
+            return _native.Call(self.problem, kind, self.ordinal, strides, giving, without)
         except NotImplementedError as error:
             asked = "".join(f"\n  {name}: {x}" for name, x in (("score", self._score), ("mask", self._mask)) if x is not None)
             raise NotImplementedError(f"{error}{asked}") from None
@@ -231,14 +233,14 @@ class Plan:
         native, n_bytes = planned
         at |= {name: x.data_ptr() for name, x in zip(beside.names, beside.tensors)}
         read = [(x.data_ptr(), x.shape, x.stride()) for x in beside.read()]
-        arguments = handed(at, beside.params, read, [0 if x is None else x.data_ptr() for x in d_read])
+        taken = beside.params, read, [0 if x is None else x.data_ptr() for x in d_read]
         if self.ordinal is None:
-            native.run(0, (0, 0), *arguments)
+            native.run(0, (0, 0), at, *taken)
             return
         # Freed when this returns, and used again by PyTorch behind this call, in the order of the stream.
         workspace = torch.empty(n_bytes, dtype=torch.uint8, device=self.device)
         stream = torch._C._cuda_getCurrentRawStream(self.ordinal)
-        native.run(stream, (workspace.data_ptr(), n_bytes), *arguments)
+        native.run(stream, (workspace.data_ptr(), n_bytes), at, *taken)
 
 
 def plan(q: Tensor, k: Tensor, v: Tensor, numbers: Numbers, beside: Beside = NOTHING, head_dim_v: int | None = None) -> Plan:
@@ -276,7 +278,9 @@ def forward(planned: Plan, q: Tensor, k: Tensor, v: Tensor, beside: Beside = NOT
         return (o, lse) if planned.in_place else (_narrowed(o, q.shape[-1]), lse)
     o = _new(q) if planned.head_dim_v is None else q.new_empty((*q.shape[:-1], planned.head_dim_v))
     lse = q.new_empty(planned.shape_lse, dtype=torch.float32)
-    at = {"q": q.data_ptr(), "k": k.data_ptr(), "v": v.data_ptr(), "o": o.data_ptr(), "lse": lse.data_ptr()}
+    at = {"q": q.data_ptr(), "k": k.data_ptr(), "o": o.data_ptr(), "lse": lse.data_ptr()}
+    if planned.head_dim_v is None:
+        at["v"] = v.data_ptr()
     planned.run(planned.forward(), at, beside)
     return o, lse
 

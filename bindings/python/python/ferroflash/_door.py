@@ -23,7 +23,7 @@ from torch import Tensor
 from . import _call, _native
 from ._call import Beside, Numbers, Plan
 
-Found = tuple[Plan, "_native.Forward | None", int, tuple[int, ...]]
+Found = tuple[Plan, "_native.Call | None", int, tuple[int, ...]]
 
 
 def planned(q: Tensor, k: Tensor, v: Tensor, lengths: tuple[Tensor | None, ...] | None, numbers: Numbers) -> Found:

@@ -1,6 +1,7 @@
 """The optional inputs of attention: the one table that checks, operators, saved tensors, gradients, transformations, arrays and documentation go by.
 
-A new input is a row here: a keyword of `attention` on tensors and on arrays, by the name that the library has for it. Nothing imports PyTorch.
+An input that the library's table (`optional_inputs` of the kernels' crate) has is a keyword of `attention` on tensors and on arrays, by its name there. `Inputs`
+says so to readers and to checkers of types. Nothing here imports PyTorch.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, signature
 from typing import Annotated, Any, NamedTuple, Protocol, TypedDict, TypeVar, get_type_hints
+
+from . import _native
 
 
 class SupportsDLPack(Protocol):
@@ -23,7 +26,6 @@ class Input(NamedTuple):
 
     dtypes: tuple[str, ...]
     shape: tuple[str, ...]
-    what: str = ""
     differentiable: bool = False
     """Whether it has a gradient, of its type and shape."""
 
@@ -36,14 +38,10 @@ class Input(NamedTuple):
         return tuple(int(word) if word.isdigit() else sizes.get(word, word) for word in self.shape)
 
 
-_INT, _FLOAT = ("int32",), ("float32",)
-_Given = SupportsDLPack | None
-
-
 class Inputs(TypedDict, total=False):
-    """Keywords of `attention` that stand in its signature as `**inputs`."""
+    """Keywords of `attention` that stand in its signature as `**inputs`, each with what is said of it."""
 
-    sinks: Annotated[_Given, Input(_FLOAT, ("heads_q",), "exp(sink) is added to the sum of exponentials of each row of a head", True)]
+    sinks: Annotated[SupportsDLPack | None, "exp(sink) is added to the sum of exponentials of each row of a head"]
 
 
 class InputsAndWanted(Inputs, total=False):
@@ -52,24 +50,25 @@ class InputsAndWanted(Inputs, total=False):
     d_sinks: bool
 
 
-INPUTS: dict[str, Input] = {name: hint.__metadata__[0] for name, hint in get_type_hints(Inputs, include_extras=True).items()}
-
-# What says where sequences lie. The order is that of the native module's door.
+# What says where sequences lie, keywords of their own. The order is that of the native module's door.
 LENGTHS = {
-    "cu_seqlens_q": Input(_INT, ("batch + 1",)),
-    "cu_seqlens_k": Input(_INT, ("batch + 1",)),
-    "seqused_q": Input(_INT, ("batch",)),
-    "seqused_k": Input(_INT, ("batch",)),
-    "leftpad_k": Input(_INT, ("batch",)),
-    "page_table": Input(_INT, ("batch", "columns")),
+    "cu_seqlens_q": Input(("int32",), ("batch + 1",)),
+    "cu_seqlens_k": Input(("int32",), ("batch + 1",)),
+    "seqused_q": Input(("int32",), ("batch",)),
+    "seqused_k": Input(("int32",), ("batch",)),
+    "leftpad_k": Input(("int32",), ("batch",)),
+    "page_table": Input(("int32",), ("batch", "columns")),
 }
 
-# All of them. What gives the last ones is no keyword of `attention`'s `**inputs`: scales come with keys and values in 8 bits, a state with dropout.
+# The others of the library's table.
+INPUTS = {name: Input((dtype,), tuple(shape), has) for name, dtype, shape, has in _native.optional_inputs() if name not in LENGTHS}
+
+# All of them. The last ones are no keywords: scales come with keys and values in 8 bits, a state with dropout.
 TABLE = {
     **LENGTHS,
     **INPUTS,
-    "k_descale": Input(_FLOAT, ("batch", "heads_k")),
-    "v_descale": Input(_FLOAT, ("batch", "heads_k")),
+    "k_descale": Input(("float32",), ("batch", "heads_k")),
+    "v_descale": Input(("float32",), ("batch", "heads_k")),
     "rng_state": Input(("int64", "uint64"), ("2",)),
 }
 
@@ -79,28 +78,17 @@ def sizes_of(batch: int, heads_q: int) -> dict[str, int]:
     return {"batch": batch, "batch + 1": batch + 1, "heads_q": heads_q}
 
 
+def unwanted(names: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    """Of optional inputs that are given, the gradients that a backward pass leaves out, as the library calls them."""
+    return [f"d_{name}" for name in names if TABLE[name].differentiable and name not in wanted]
+
+
 def given_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Those of `**inputs` that are given, in the order of the table."""
     for name in inputs:
         if name not in INPUTS:
             raise TypeError(f"{name} was given; allowed: {', '.join(INPUTS)} beside the keywords of attention")
     return {name: inputs[name] for name in INPUTS if inputs.get(name) is not None}
-
-
-def handed(
-    at: Mapping[str, int], params: Sequence[float], read: Sequence[tuple], d_read: Sequence[int], rng: tuple[int, int] | None = None
-) -> tuple[Any, ...]:
-    """Addresses by name, what expressions take, and seed and offset as numbers, as passes of the native module have them."""
-    backward = ("d_o", "d_lse", "d_q", "d_k", "d_v") if "d_o" in at else ()
-    addresses = [at.get(name, 0) for name in ("q", "k", "v", "o", "lse", *backward)]
-    beside: dict[str, Any] = {name: at[name] for name in ("sinks", "d_sinks") if name in at}
-    if "k_descale" in at:
-        beside["scales"] = at["k_descale"], at["v_descale"]
-    if rng is not None or "rng_state" in at:
-        beside["dropout"] = at["rng_state"] if rng is None else rng
-    if params or read:
-        beside |= {"values": (params, read), "d_tensors": d_read}
-    return addresses, [at.get(name, 0) for name in LENGTHS], beside
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -115,7 +103,8 @@ def takes_inputs(function: _F) -> _F:
     asked = [Parameter(name, Parameter.KEYWORD_ONLY, default=False, annotation="bool") for name in wanted if takes_wanted]
     parameters = [x for x in own.parameters.values() if x.kind is not Parameter.VAR_KEYWORD]
     function.__signature__ = own.replace(parameters=[*parameters, *named, *asked])  # type: ignore[attr-defined]
-    lines = [f"{name}: {row.dtypes[0]} `[{', '.join(row.shape)}]`, contiguous: {row.what}." for name, row in INPUTS.items()]
+    said = {name: f": {hint.__metadata__[0]}" for name, hint in get_type_hints(Inputs, include_extras=True).items()}
+    lines = [f"{name}: {row.dtypes[0]} `[{', '.join(row.shape)}]`, contiguous{said.get(name, '')}." for name, row in INPUTS.items()]
     lines += [f"{x.name}: whether the gradient of {x.name[2:]} is wanted." for x in asked]
     if function.__doc__ is not None:  # Python leaves them out where it is told to.
         function.__doc__ = function.__doc__.replace("{inputs}", "\n        ".join(lines))

@@ -33,9 +33,8 @@ class _LatentCall(Call):
         batch, head_dim = self._begin(q, softmax_scale)
         in_pages = block_table is not None
         shape = (None if in_pages else batch, None, None, head_dim)
-        self.k = self._tensor("k_cache", k_cache, (self.dtype,), shape, _PAGES if in_pages else _ROWS)
+        k = self.tensors["k"] = self._tensor("k_cache", k_cache, (self.dtype,), shape, _PAGES if in_pages else _ROWS)
         # As the table of inputs has them, by FlashMLA's names.
-        self.v = self.k
         self.inputs["seqused_k"] = self._contiguous("cache_seqlens", cache_seqlens, "int32", (batch,))
         columns = None
         if in_pages:
@@ -44,7 +43,7 @@ class _LatentCall(Call):
         self.problem = _native.Problem(
             self.dtype,
             self.q.shape,
-            self.k.shape,
+            k.shape,
             batch=batch,
             softmax_scale=softmax_scale,
             right=0 if causal else None,

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from ._checks import DTYPES, number
-from ._native import At, Num
 from ._refuse import refuse
+from ._symbols import At, Num
 from .expression import Score
 
 Window = tuple[int | None, int | None]

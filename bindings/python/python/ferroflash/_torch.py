@@ -470,9 +470,6 @@ torch.library.register_vmap("ferroflash::forward", _transforms.vmap, lib=_LIBRAR
 torch.library.register_vmap("ferroflash::backward", _refuse_vmap, lib=_LIBRARY)
 
 
-# ---- calls of q, k, v and numbers alone ----
-
-
 def _plain(q, k, v, *numbers):
     numbers = None, None, *numbers
     result = DOOR.behind_operator(q, k, v, None, numbers)

@@ -44,7 +44,7 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from . import _native
-from ._native import At, Cond, Int, Num
+from ._symbols import At, Cond, Int, Num, Trace, kind_of, within
 
 __all__ = ["Mask", "Score"]
 
@@ -55,10 +55,16 @@ _N_GRADIENTS = 256
 class _Expression:
     """What both have alike. Attributes are plain, none of them slots: so torch.compile sees them, from PyTorch 2.6 on."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def _trace(self, function: Callable[..., Any], of: type[Num] | type[Cond], allowed: str) -> None:
+        """What the function computes with symbols, called once."""
         if not callable(function):
             raise TypeError(f"function is {type(function).__name__}; allowed: a function of symbols")
-        self._is(type(self)._NATIVE.trace(function))
+        trace = Trace()
+        at = At(trace)
+        value = function(at) if of is Cond else function(trace.add(Num, "score"), at)
+        if kind_of(value) not in ((Cond,) if of is Cond else (Num, Int)):
+            raise TypeError(f"the function returned {type(value).__name__}; allowed: {allowed}")
+        self._is(type(self)._NATIVE.parse(trace.text(within(trace, value, of))))
 
     def _is(self, native: Any) -> None:
         self._native, self._text, self._shown = native, native.text(), str(native)
@@ -114,7 +120,7 @@ class Score(_Expression):
     _NATIVE = _native.Score
 
     def __init__(self, function: Callable[[Num, At], Num | Int | float]) -> None:
-        super().__init__(function)
+        self._trace(function, Num, "a number")
 
 
 class Mask(_Expression):
@@ -127,7 +133,7 @@ class Mask(_Expression):
     _NATIVE = _native.Mask
 
     def __init__(self, function: Callable[[At], Cond | bool]) -> None:
-        super().__init__(function)
+        self._trace(function, Cond, "a truth value, as of a comparison")
 
 
 class Given(NamedTuple):

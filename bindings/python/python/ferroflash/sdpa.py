@@ -117,9 +117,6 @@ class Installation:
             _activate(self._previous)
 
 
-# ---- the operators ----
-
-
 def forward(
     query: Tensor,
     key: Tensor,
@@ -268,8 +265,6 @@ def _states() -> tuple[Tensor, Tensor]:
     return torch.ops.aten._scaled_dot_product_flash_attention(x, x, x)[6:8]
 
 
-# ---- native kernels ----
-
 _OPERATORS = {"_scaled_dot_product_flash_attention": forward, "_scaled_dot_product_flash_attention_backward": backward}
 _NATIVE = dict(zip(_OPERATORS, ("sdpa_forward", "sdpa_backward")))
 
@@ -321,9 +316,6 @@ _torch.define_for_native(
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
-
-
-# ---- who provides ----
 
 
 class _Overrides:

@@ -57,9 +57,6 @@ def register(name: str = "ferro") -> None:
     AttentionMaskInterface.register(name, make_mask)
 
 
-# ---- each layer ----
-
-
 def attention(
     module: torch.nn.Module,
     query: Tensor,
@@ -187,8 +184,6 @@ def _left_without_mask(sliding_window: int | None, causal: bool, seqlen_k: int) 
         refuse("sliding_window", sliding_window, "None where there is no mask and is_causal is False")
     return left
 
-
-# ---- the mask ----
 
 # How many rows of int32 a mask has, by what they are.
 _KEYS = 2  # leftpad_k, seqused_k

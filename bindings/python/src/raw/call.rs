@@ -1,254 +1,292 @@
-//! A pass on a device, planned; and run on addresses.
+//! A pass or an operation on a device, planned; and run on addresses, each under its argument's name.
 
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use ferroflash::arguments::Argument;
-use ferroflash::plan::Plan;
-use ferroflash::plan::workspace::ALIGNMENT_BYTES;
-use ferroflash::prepared::{PreparedBackward, PreparedForward};
-use ferroflash::{Error, Gradients, Layout, OutputGradients, Outputs, PlanCache, Saved};
+use ferroflash::backend::cuda::sys::CUstream;
+use ferroflash::backend::cuda::{CudaDevice, Queue};
+use ferroflash::expression::{ParamValue, Type};
+use ferroflash::prepared::Layouts;
+use ferroflash::raw::{self, Addresses, ScoreTensor, Values};
+use ferroflash::rotary::Direction;
+use ferroflash::{Error, Layout, PlanCache};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
-use super::beside::{Beside, Wanted};
-use super::memory::{Location, queue};
-use super::shape::{Lengths, Shape, Strides, strided};
+use crate::argument::argument;
+use crate::device::device;
 use crate::error::to_py;
-use crate::problem::Problem;
+use crate::operation::{Rotary, append_problem, rotate_problem};
+use crate::problem::{Problem, Taken};
 
 /// How many prepared calls are kept: a model has a few shapes for each of its kinds of layers.
 const N_PLANS: usize = 1024;
 
 /// Calls prepared before, of all devices.
-pub(super) static PLANS: LazyLock<PlanCache> = LazyLock::new(|| PlanCache::new(N_PLANS));
+static PLANS: LazyLock<PlanCache> = LazyLock::new(|| PlanCache::new(N_PLANS));
 
-/// Bytes of a plan's workspace: never none, since memory of no bytes has no address.
-fn workspace_bytes(plan: Option<&Plan>) -> u64 {
-    plan.map_or(0, |plan| plan.workspace.n_bytes().max(ALIGNMENT_BYTES))
+/// Strides in elements, without the last one, which is 1: of `[batch, seqlen, heads, head_dim]`, or of `[total, heads, head_dim]`.
+type Strides = Vec<usize>;
+
+fn arguments(names: &[String]) -> PyResult<Vec<Argument>> {
+    names.iter().map(|name| argument(name)).collect()
 }
 
-/// The forward pass of a problem on a device, planned.
+/// Addresses by the names of arguments: a dict.
+struct Named(Addresses);
+
+impl<'py> FromPyObject<'_, 'py> for Named {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, 'py, PyAny>) -> PyResult<Named> {
+        let mut addresses = Addresses::default();
+        for (name, address) in &*given.cast::<PyDict>()? {
+            addresses.set(argument(name.extract::<&str>()?)?, address.extract()?);
+        }
+        Ok(Named(addresses))
+    }
+}
+
+/// Of a tensor that an expression reads the address, the shape and the strides in elements.
+type Read = (u64, Vec<usize>, Vec<i64>);
+
+/// A pass or an operation on a device, planned.
 #[pyclass(frozen, module = "ferroflash._native")]
-pub(crate) struct Forward {
-    shape: Shape,
-    /// `None` on the processor.
-    prepared: Option<Arc<PreparedForward>>,
+pub(crate) struct Call {
+    call: raw::Call,
+    /// What expressions take.
+    taken: Taken,
 }
 
 #[pymethods]
-impl Forward {
-    /// On the CUDA device of this ordinal, or on the processor. Strides are of q, k and v, in elements, without the last one, which is 1.
-    /// `given` says which of cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k and page_table calls give.
+impl Call {
+    /// A pass of a problem, "forward" or "backward", on the CUDA device of this ordinal, or on the processor. Strides are of tensors by name, in
+    /// elements, without the last one, which is 1; the others are contiguous. `giving` names what runs give of that which may be left out, and
+    /// `without` what they leave out of that which is usual.
     #[new]
+    #[pyo3(signature = (problem, kind, ordinal, strides, giving=Vec::new(), without=Vec::new()))]
     fn new(
         py: Python<'_>,
         problem: &Problem,
+        kind: &str,
         ordinal: Option<u32>,
-        strides: (Strides, Strides, Strides),
-        given: [bool; 6],
-    ) -> PyResult<Forward> {
-        let (q, k, v) = &strides;
-        py.detach(|| {
-            let shape = Shape::new(problem, ordinal, [q, k, v], given)?;
-            let prepared = match ordinal {
-                Some(_) => Some(PLANS.forward(&shape.attention, &shape.layouts())?),
-                None => None,
-            };
-            Ok(Forward { shape, prepared })
+        strides: HashMap<String, Strides>,
+        giving: Vec<String>,
+        without: Vec<String>,
+    ) -> PyResult<Call> {
+        let sizes = &problem.problem;
+        let layouts = layouts(&strides, &giving, |argument| match argument {
+            Argument::Q => sizes.shape_q(),
+            Argument::K => sizes.shape_k(),
+            Argument::V => sizes.shape_v(),
+            _ => sizes.shape_o(),
+        })?;
+        let without = arguments(&without)?.into_iter();
+        let layouts = without.fold(layouts, |layouts, argument| layouts.without(argument));
+        let call = py.detach(|| {
+            let attention = problem.attention(ordinal)?;
+            match kind {
+                "backward" => raw::Call::backward(&attention, &layouts, &PLANS),
+                _ => raw::Call::forward(&attention, &layouts, &PLANS),
+            }
+        });
+        Ok(Call {
+            call: call.map_err(to_py)?,
+            taken: problem.taken.clone(),
         })
-        .map_err(|error: Error| to_py(error))
+    }
+
+    /// New rows of k and v written to a cache, k and q rotated by their positions. New rows are `[batch, seqlen, heads_k, head_dim]`, or packed; each
+    /// cache is `[batch, seqlen_cache, heads_k, head_dim]`, with `columns` a pool, `[n_pages, page_size, heads_k, head_dim]`. Queries, of `heads_q` heads, are as
+    /// many as new rows, and stand at the positions of these, or all at the first one's.
+    #[staticmethod]
+    #[pyo3(signature = (dtype, shape_new, shape_cache, ordinal, strides, giving, *, batch, heads_q=0, columns=None, rotary=None, queries_at_first=false))]
+    #[expect(clippy::too_many_arguments, reason = "Python names them")]
+    fn append(
+        py: Python<'_>,
+        dtype: &str,
+        shape_new: Vec<usize>,
+        shape_cache: Vec<usize>,
+        ordinal: Option<u32>,
+        strides: HashMap<String, Strides>,
+        giving: Vec<String>,
+        batch: usize,
+        heads_q: usize,
+        columns: Option<usize>,
+        rotary: Option<Rotary>,
+        queries_at_first: bool,
+    ) -> PyResult<Call> {
+        let queries = (heads_q, queries_at_first);
+        let problem = append_problem(
+            dtype,
+            batch,
+            &shape_new,
+            &shape_cache,
+            columns,
+            queries,
+            rotary,
+        )?;
+        let layouts = layouts(&strides, &giving, |argument| match argument {
+            Argument::Q => problem.shape_q(),
+            Argument::KCache | Argument::VCache => problem.shape_cache(),
+            _ => problem.shape_new(),
+        })?;
+        Call::of(py, || {
+            let append = ferroflash::Append::new(&device(ordinal)?, problem)?;
+            raw::Call::append(&append, &layouts, &PLANS)
+        })
+    }
+
+    /// Rows rotated by their positions, `[batch, seqlen, heads, head_dim]`, or packed.
+    #[staticmethod]
+    #[pyo3(signature = (dtype, shape, ordinal, strides, giving, *, batch, rotary))]
+    #[expect(clippy::too_many_arguments, reason = "Python names them")]
+    fn rotate(
+        py: Python<'_>,
+        dtype: &str,
+        shape: Vec<usize>,
+        ordinal: Option<u32>,
+        strides: HashMap<String, Strides>,
+        giving: Vec<String>,
+        batch: usize,
+        rotary: Rotary,
+    ) -> PyResult<Call> {
+        let problem = rotate_problem(dtype, batch, &shape, rotary)?;
+        let layouts = layouts(&strides, &giving, |_| problem.shape())?;
+        Call::of(py, || {
+            let rotate = ferroflash::Rotate::new(&device(ordinal)?, problem)?;
+            raw::Call::rotate(&rotate, Direction::Forth, &layouts, &PLANS)
+        })
     }
 
     /// Bytes of device memory that a run needs beside its tensors, at a multiple of 256, and at least as many; 0 on the processor.
     #[getter]
     pub(super) fn workspace_bytes(&self) -> u64 {
-        workspace_bytes(self.prepared.as_ref().map(|prepared| prepared.plan()))
+        self.call.workspace_bytes()
     }
 
-    /// Enqueues o and lse on a stream; on the processor, computes them. Addresses are of q, k, v, o and lse, and of the lengths in the
-    /// order of `given`; those that are not given are not looked at. Nor is that of v, where values are in the keys. o and lse are contiguous.
-    /// `beside` is a dict of what the problem wants beside them: `scales`, the addresses of those of k and v, where these are in 8 bits;
-    /// `values`, numbers, and of tensors address, shape and strides, as the score and the mask take them; `sinks`, the address of f32
-    /// `[heads_q]`; `dropout`, seed and offset, or the address of these as two u64.
+    /// Enqueues it on a stream; on the processor, computes it. `at` are addresses by name: of what the library's table says, of the layouts that the
+    /// call is of. `params` are the numbers and `read` the tensors that the score and the mask take, `d_read` the addresses of gradients of these, 0
+    /// of those that are not wanted; `rng` is seed and offset of dropout where they do not lie in memory.
     ///
     /// The caller answers for the addresses: that elements of the problem's shapes and types lie there, on this device, until the
-    /// stream has done the work, and that nobody else uses the outputs and the workspace meanwhile.
-    #[pyo3(signature = (stream, workspace, addresses, lengths, beside=None))]
+    /// stream has done the work, and that nobody else uses what is written and the workspace meanwhile.
+    #[pyo3(signature = (stream, workspace, at, params=Vec::new(), read=Vec::new(), d_read=Vec::new(), rng=None))]
+    #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn run(
         &self,
         py: Python<'_>,
         stream: u64,
         workspace: (u64, u64),
-        addresses: [u64; 5],
-        lengths: [u64; 6],
-        beside: Option<Beside>,
+        at: Named,
+        params: Vec<f64>,
+        read: Vec<Read>,
+        d_read: Vec<u64>,
+        rng: Option<[u64; 2]>,
     ) -> PyResult<()> {
-        let beside = beside.unwrap_or_default();
+        let named = self.taken.params.iter().zip(&params);
+        let params = named.map(|(&(name, ty), &number)| match ty {
+            Type::I32 => (name, ParamValue::I32(number as i32)),
+            Type::F32 | Type::Bool => (name, ParamValue::F32(number as f32)),
+        });
+        let params = params.collect::<Vec<_>>();
+        let tensors = self.taken.tensors.iter().copied();
+        let score_tensors = tensors.clone().zip(&read);
+        let score_tensors = score_tensors.map(|(name, (address, shape, strides))| ScoreTensor {
+            name,
+            address: *address,
+            shape,
+            strides,
+        });
+        let score_tensors = score_tensors.collect::<Vec<_>>();
+        let written = tensors.zip(d_read).filter(|&(_, address)| address != 0);
+        let written = written.collect::<Vec<_>>();
+        let values = Values {
+            dropout: rng,
+            score_params: &params,
+            score_tensors: &score_tensors,
+            d_score_tensors: &written,
+        };
         // SAFETY: as the caller promises.
-        py.detach(|| unsafe { self.enqueue(stream, workspace, addresses, lengths, &beside) })
+        py.detach(|| unsafe { self.enqueue(stream, workspace, &at.0, &values) })
             .map_err(to_py)
     }
 }
 
-impl Forward {
-    /// # Safety
-    /// As [`Forward::run`] says.
-    pub(super) unsafe fn enqueue(
-        &self,
-        stream: u64,
-        workspace: (u64, u64),
-        [q, k, v, o, lse]: [u64; 5],
-        lengths: Lengths,
-        beside: &Beside,
-    ) -> Result<(), Error> {
-        let location = self.shape.location();
-        let o = self.shape.span_o(Argument::O, o)?;
-        let n_rows = self.shape.n_rows();
-        // SAFETY: as the caller promises.
-        let (inputs, mut outputs) = unsafe {
-            let inputs = self.shape.inputs(location, [q, k, v], lengths, beside)?;
-            let lse = location.statistics_mut(Argument::Lse, lse, n_rows)?;
-            (inputs, Outputs::new(location.tensor_mut(o)?, lse))
-        };
-        match (&self.prepared, location) {
-            (Some(prepared), Location::Cuda(device)) => {
-                // SAFETY: as the caller promises.
-                let mut queue = unsafe { queue(device, stream, workspace)? };
-                prepared.forward(&mut queue, &inputs, &mut outputs)
-            }
-            _ => {
-                let ran = self.shape.attention.forward(&inputs, &mut outputs);
-                ran.map(|_ran| ())
-            }
-        }
-    }
-}
-
-/// The backward pass of a problem on a device, planned.
-#[pyclass(frozen, module = "ferroflash._native")]
-pub(crate) struct Backward {
-    shape: Shape,
-    d_o: Layout,
-    wanted: Wanted,
-    /// `None` on the processor.
-    prepared: Option<Arc<PreparedBackward>>,
-}
-
-#[pymethods]
-impl Backward {
-    /// As a forward pass; the fourth strides are of the gradient of o. All else is contiguous. `giving` names the gradients of
-    /// optional inputs that runs give, too; `d_tensors` says it for each tensor that the score and the mask take.
-    #[new]
-    #[pyo3(signature = (problem, ordinal, strides, given, *, giving=Vec::new(), d_tensors=Vec::new()))]
-    fn new(
+impl Call {
+    /// A call that expressions are no part of.
+    fn of(
         py: Python<'_>,
-        problem: &Problem,
-        ordinal: Option<u32>,
-        strides: (Strides, Strides, Strides, Strides),
-        given: [bool; 6],
-        giving: Vec<String>,
-        d_tensors: Vec<bool>,
-    ) -> PyResult<Backward> {
-        let (q, k, v, d_o) = &strides;
-        py.detach(|| {
-            let shape = Shape::new(problem, ordinal, [q, k, v], given)?;
-            let sizes = &problem.problem;
-            let wanted = Wanted::of(
-                sizes,
-                &shape.taken,
-                giving.iter().any(|name| name == "d_sinks"),
-                &d_tensors,
-            )?;
-            let d_o = strided(sizes.shape_o(), d_o);
-            let layouts = wanted.asked(sizes, shape.layouts().with(Argument::DO, d_o));
-            let prepared = match ordinal {
-                Some(_) => Some(PLANS.backward(&shape.attention, &layouts)?),
-                None => None,
-            };
-            Ok(Backward {
-                shape,
-                d_o,
-                wanted,
-                prepared,
-            })
+        plan: impl Send + FnOnce() -> Result<raw::Call, Error>,
+    ) -> PyResult<Call> {
+        Ok(Call {
+            call: py.detach(plan).map_err(to_py)?,
+            taken: Taken::default(),
         })
-        .map_err(|error: Error| to_py(error))
     }
 
-    /// Bytes of device memory that a run needs beside its tensors, at a multiple of 256, and at least as many; 0 on the processor.
-    #[getter]
-    pub(super) fn workspace_bytes(&self) -> u64 {
-        workspace_bytes(self.prepared.as_ref().map(|prepared| prepared.plan()))
-    }
-
-    /// Enqueues the gradients, or computes them, as a forward pass does o. Addresses are of q, k, v, o and lse, of the gradients of o and,
-    /// or 0, of lse, and of those of q, k and v, which are written. `beside` has those of the others that are wanted, too: `d_sinks`, f32
-    /// `[heads_q]`, and of each tensor `d_tensors`, contiguous and of the tensor's type, of the shape that the problem says.
-    #[pyo3(signature = (stream, workspace, addresses, lengths, beside=None))]
-    fn run(
-        &self,
-        py: Python<'_>,
-        stream: u64,
-        workspace: (u64, u64),
-        addresses: [u64; 10],
-        lengths: [u64; 6],
-        beside: Option<Beside>,
-    ) -> PyResult<()> {
-        let beside = beside.unwrap_or_default();
-        // SAFETY: as the caller promises.
-        py.detach(|| unsafe { self.enqueue(stream, workspace, addresses, lengths, &beside) })
-            .map_err(to_py)
-    }
-}
-
-impl Backward {
     /// # Safety
-    /// As [`Forward::run`] says.
+    /// As [`Call::run`] says.
     pub(super) unsafe fn enqueue(
         &self,
         stream: u64,
         workspace: (u64, u64),
-        [q, k, v, o, lse, d_o, d_lse, d_q, d_k, d_v]: [u64; 10],
-        lengths: Lengths,
-        beside: &Beside,
+        addresses: &Addresses,
+        values: &Values<'_>,
     ) -> Result<(), Error> {
-        let (shape, location) = (&self.shape, self.shape.location());
-        let (o, n_rows) = (shape.span_o(Argument::O, o)?, shape.n_rows());
-        let d_o = shape.span(Argument::DO, self.d_o, d_o);
-        let [d_q, d_k, d_v] = [
-            shape.span_q(Argument::DQ, d_q)?,
-            shape.span_k(Argument::DK, d_k)?,
-            shape.span_v(Argument::DV, d_v)?,
-        ];
-        // SAFETY: as the caller promises.
-        let (inputs, saved, of_output, mut gradients) = unsafe {
-            let inputs = shape.inputs(location, [q, k, v], lengths, beside)?;
-            let lse = location.statistics(Argument::Lse, lse, n_rows)?;
-            let saved = Saved::new(&location.tensor(o)?, lse);
-            let mut of_output = OutputGradients::new(&location.tensor(d_o)?);
-            if d_lse != 0 {
-                of_output = of_output.d_lse(location.statistics(Argument::DLse, d_lse, n_rows)?);
-            }
-            let [d_q, d_k, d_v] = [
-                location.tensor_mut(d_q)?,
-                location.tensor_mut(d_k)?,
-                location.tensor_mut(d_v)?,
-            ];
-            let gradients = Gradients::new(d_q, d_k, d_v);
-            let problem = shape.attention.problem();
-            let gradients = self.wanted.give(gradients, location, problem, beside)?;
-            (inputs, saved, of_output, gradients)
+        let Some(cuda) = self.call.device().as_cuda() else {
+            // SAFETY: as the caller promises.
+            return unsafe { self.call.run(addresses, values, None) };
         };
-        match (&self.prepared, location) {
-            (Some(prepared), Location::Cuda(device)) => {
-                // SAFETY: as the caller promises.
-                let mut queue = unsafe { queue(device, stream, workspace)? };
-                prepared.backward(&mut queue, &inputs, &saved, &of_output, &mut gradients)
-            }
-            _ => {
-                let attention = &shape.attention;
-                let ran = attention.backward(&inputs, &saved, &of_output, &mut gradients);
-                ran.map(|_ran| ())
-            }
+        // SAFETY: as the caller promises.
+        unsafe {
+            let mut queue = queue(cuda, stream, workspace)?;
+            self.call.run(addresses, values, Some(&mut queue))
         }
     }
+}
+
+/// A queue on a stream of the caller's, in a workspace of this address and length.
+///
+/// # Safety
+/// The stream is the device's and alive until the queue is dropped; the workspace is nobody else's until the work is done.
+unsafe fn queue(
+    device: &Arc<CudaDevice>,
+    stream: u64,
+    (address, n_bytes): (u64, u64),
+) -> Result<Queue, Error> {
+    let stream: CUstream = std::ptr::with_exposed_provenance_mut(stream as usize);
+    // SAFETY: as the caller promises.
+    unsafe { Queue::with_workspace(device, stream, address, n_bytes) }
+}
+
+/// Layouts of tensors with these strides, and of calls that give these. Packed rows are one batch entry.
+fn layouts(
+    strides: &HashMap<String, Strides>,
+    giving: &[String],
+    shape_of: impl Fn(Argument) -> [usize; 4],
+) -> PyResult<Layouts> {
+    let mut layouts = Layouts::contiguous();
+    for (name, strides) in strides {
+        let argument = argument(name)?;
+        let [batch, seqlen, heads, head_dim] = shape_of(argument);
+        let [batch_stride, row_stride, head_stride] = match **strides {
+            [batch, row, head] => [batch, row, head],
+            [row, head] => [0, row, head],
+            _ => [0; 3],
+        };
+        let layout = Layout {
+            batch,
+            seqlen,
+            heads,
+            head_dim,
+            batch_stride,
+            row_stride,
+            head_stride,
+        };
+        layouts = layouts.with(argument, layout);
+    }
+    let giving = arguments(giving)?.into_iter();
+    Ok(giving.fold(layouts, |layouts, argument| layouts.giving(argument)))
 }

@@ -41,6 +41,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use ferroflash::arguments::Argument;
+use ferroflash::raw::Addresses;
 use lru::LruCache;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
@@ -63,7 +65,16 @@ use words::{Codes, Numbers, Words};
 const N_PLANS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
 /// The lengths that a call may give, and the table of its pages.
-const N_LENGTHS: usize = 6;
+const LENGTHS: [Argument; 6] = [
+    Argument::CuSeqlensQ,
+    Argument::CuSeqlensK,
+    Argument::SeqUsedQ,
+    Argument::SeqUsedK,
+    Argument::LeftpadK,
+    Argument::PageTable,
+];
+
+const N_LENGTHS: usize = LENGTHS.len();
 
 /// What calls want of PyTorch.
 struct Means {
@@ -565,8 +576,8 @@ impl Means {
 /// The tensors of a call, looked at.
 struct Call {
     views: [View; 3],
-    /// The addresses of the lengths that are given.
-    lengths: [u64; N_LENGTHS],
+    /// Of these, and of the lengths that are given.
+    addresses: Addresses,
     words: Words,
 }
 
@@ -608,13 +619,19 @@ impl Call {
         for view in &views {
             view.spell(&mut words);
         }
-        let mut addresses = [0; N_LENGTHS];
+        let mut addresses = Addresses::default();
+        for (argument, view) in [Argument::Q, Argument::K, Argument::V]
+            .into_iter()
+            .zip(&views)
+        {
+            addresses.set(argument, view.address);
+        }
         if let Some(lengths) = lengths {
             let mut given = 0;
             for (at, length) in lengths.iter().enumerate() {
                 if let Some(length) = length {
                     length.spell(&mut words);
-                    addresses[at] = length.address;
+                    addresses.set(LENGTHS[at], length.address);
                     given |= 1 << at;
                 }
             }
@@ -622,7 +639,7 @@ impl Call {
         }
         Some(Call {
             views,
-            lengths: addresses,
+            addresses,
             words,
         })
     }

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ferroflash::arguments::Argument;
+use ferroflash::raw::Values;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -11,8 +13,7 @@ use super::aten::{Kind, Wanted};
 use super::room::{Objects, Outcome, Room, Stuck};
 use super::view::{MOST_DIMS, View};
 use super::{Call, Means, N_LENGTHS, Order};
-use crate::raw::beside::Beside;
-use crate::raw::{Backward, Forward};
+use crate::raw::Call as Pass;
 
 /// No kernel reads what a call gives.
 const UNREAD: Stuck = Stuck("no kernel reads tensors of these strides");
@@ -23,11 +24,11 @@ const MOST_STRIDES: usize = 16;
 /// A backward pass, and the strides of the gradient of o that it reads; `None` where no kernel reads these.
 pub(super) struct Differentiated {
     strides: Vec<i64>,
-    backward: Option<Py<Backward>>,
+    backward: Option<Py<Pass>>,
 }
 
 /// What Python says of a plan: itself, its forward pass or none, the bits of which none may be set in an address, and the shape of lse.
-pub(super) type Found = (Py<PyAny>, Option<Py<Forward>>, u64, Vec<i64>);
+pub(super) type Found = (Py<PyAny>, Option<Py<Pass>>, u64, Vec<i64>);
 
 /// A call of these shapes, strides, types, devices and numbers. It keeps no tensor.
 #[pyclass(frozen, module = "ferroflash._native")]
@@ -39,7 +40,7 @@ pub(crate) struct Planned {
     #[pyo3(get)]
     plan: Py<PyAny>,
     /// `None` where no kernel reads tensors of these strides.
-    forward: Option<Py<Forward>>,
+    forward: Option<Py<Pass>>,
     misaligned: u64,
     shape_lse: Vec<i64>,
     /// The code of its numbers (see [`Codes`](super::words::Codes)), where a native node of autograd's graph may serve it.
@@ -243,16 +244,15 @@ impl Planned {
         n_kept: usize,
     ) -> Outcome<R, 2, (R::Tensor, Option<R::Tensor>)> {
         let forward = self.forward.as_ref().ok_or(UNREAD)?.get();
-        let [q, k, v] = &call.views;
+        let [q, ..] = &call.views;
         let stream = q.ordinal().map_or(Ok(0), |ordinal| room.stream(ordinal))?;
         let of_o = Results::like(q, order).ok_or(UNREAD)?;
         let wanted = [of_o.wanted(), Wanted::of(&self.shape_lse, Kind::F32)];
         let workspace = (q.ordinal(), forward.workspace_bytes());
         let pass = |[o, lse]: [u64; 2], workspace| {
-            let addresses = [q.address, k.address, v.address, o, lse];
-            let beside = Beside::default();
+            let addresses = call.addresses.with(Argument::O, o).with(Argument::Lse, lse);
             // SAFETY: as the module says; the tensors are held by the caller's arguments.
-            unsafe { forward.enqueue(stream, workspace, addresses, call.lengths, &beside) }
+            unsafe { forward.enqueue(stream, workspace, &addresses, &Values::default()) }
         };
         match room.run(wanted, n_kept, workspace, pass)? {
             [Some(o), lse] => Ok((o, lse.filter(|_| n_kept == 2))),
@@ -305,15 +305,24 @@ impl Planned {
         let backward = backward.get();
         let stream = q.ordinal().map_or(Ok(0), |ordinal| room.stream(ordinal))?;
         let wanted = [of_q.wanted(), of_k.wanted(), of_v.wanted()];
-        let d_lse = outputs.d_lse.map_or(0, |view| view.address);
         let workspace = (q.ordinal(), backward.workspace_bytes());
         let pass = |[d_q, d_k, d_v]: [u64; 3], workspace| {
-            let [q, k, v, o] = [q, k, v, &outputs.o].map(|view| view.address);
-            let (lse, d_o) = (outputs.lse.address, outputs.d_o.address);
-            let addresses = [q, k, v, o, lse, d_o, d_lse, d_q, d_k, d_v];
-            let beside = Beside::default();
+            let mut addresses = call.addresses;
+            let read = [
+                (Argument::O, &outputs.o),
+                (Argument::Lse, &outputs.lse),
+                (Argument::DO, &outputs.d_o),
+            ];
+            let of_lse = outputs.d_lse.as_ref().map(|d_lse| (Argument::DLse, d_lse));
+            for (argument, view) in read.into_iter().chain(of_lse) {
+                addresses.set(argument, view.address);
+            }
+            let addresses = addresses
+                .with(Argument::DQ, d_q)
+                .with(Argument::DK, d_k)
+                .with(Argument::DV, d_v);
             // SAFETY: as the module says; what has been read of tensors is held by the caller's arguments.
-            unsafe { backward.enqueue(stream, workspace, addresses, call.lengths, &beside) }
+            unsafe { backward.enqueue(stream, workspace, &addresses, &Values::default()) }
         };
         room.run(wanted, 3, workspace, pass).map(Some)
     }
@@ -342,7 +351,7 @@ impl Planned {
     fn of_strides(&self, d_o: &Bound<'_, PyAny>, strides: &[i64]) -> PyResult<Arc<Differentiated>> {
         let (py, plan) = (d_o.py(), self.plan.bind(d_o.py()));
         let planned = plan.call_method1(intern!(py, "backward"), (d_o,))?;
-        let planned: Option<(Py<Backward>, u64)> = planned.extract()?;
+        let planned: Option<(Py<Pass>, u64)> = planned.extract()?;
         let found = Arc::new(Differentiated {
             strides: strides.to_vec(),
             backward: planned.map(|(backward, _n_bytes)| backward),
