@@ -1,6 +1,6 @@
 //! flash2's scores in the backward pass, where an expression edits them.
 
-use super::key_tile::{Tile, band_of, step_at};
+use super::key_tile::{Tile, step_at};
 use super::{Tiles, with_columns};
 use crate::attention::divide;
 use crate::attention::mask::Band;
@@ -29,12 +29,9 @@ unsafe fn place<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) -> ScoresOfStep 
     let step = step_at(p, t, i);
     // SAFETY: the caller's contract.
     let (band, batch) = unsafe {
-        let batch = if spec::lengths() {
-            t.shared.read_listed().sequence
-        } else {
-            t.batch_idx
-        };
-        (band_of(p, t.shared), batch)
+        let sequence = t.sequence(p);
+        let batch = sequence.idx();
+        (sequence.band(), batch)
     };
     let place = fragment::accumulator(special::lane_idx(), 0);
     let key = t.keys.first + t.warp * T::WARP_KEYS + place.row;

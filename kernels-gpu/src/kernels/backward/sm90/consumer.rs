@@ -4,6 +4,7 @@ use super::Tiles;
 use super::layout::{Layout, SLOT};
 use super::producer::map_of_sequence;
 use super::scheduler::{Work, WorkTile, kv_head};
+use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Band, Bounds};
 use crate::attention::score::{ScoreRows, ScoreTile};
 use crate::attention::{batch_and_head, divide};
@@ -11,6 +12,7 @@ use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::kernels::backward::record;
 use crate::kernels::common::dropout::{Dropped, head_of};
 use crate::kernels::common::score_mod::{Given, edit_fragments};
+use crate::kernels::common::sequence::Sequence;
 use crate::kernels::common::stamps::Record;
 use crate::kernels::varlen::END;
 use crate::params::{BOX_COLUMNS, BackwardMap, BackwardParams};
@@ -94,11 +96,54 @@ fn is_hidden((begin, end): (u32, u32), n: usize, column: usize) -> bool {
 impl Consumer<'_> {
     /// The `n`-th work, when the producer has announced it. It can be read again until its slot is released.
     #[inline(always)]
-    pub(super) unsafe fn await_work(&self, n: u32) -> Work {
+    unsafe fn await_work(&self, n: u32) -> Work {
         // SAFETY: the slot is full when it is read.
         unsafe {
             self.layout.work_ring.await_full(Ring::at(STAGES, n));
             self.layout.read_uniform_work(n % STAGES)
+        }
+    }
+
+    /// The `n`-th work that is a tile, and its number; conversions of dQ before it are done on the way. `None` where there is no more.
+    #[inline(always)]
+    pub(super) unsafe fn next_tile<E: Element, T: Tiles>(&self, n: &mut u32) -> Option<WorkTile> {
+        // SAFETY: all four warps take the same way.
+        unsafe {
+            loop {
+                let work = self.await_work(*n);
+                if work.is_end() {
+                    return None;
+                }
+                if !work.is_conversion() {
+                    return Some(work.tile());
+                }
+                if T::SCHEDULE.queries_down {
+                    self.convert_transposed::<E, T>(*n, work.rows());
+                } else {
+                    self.convert::<E, T>(*n, work.rows());
+                }
+                *n += 1;
+            }
+        }
+    }
+
+    /// The sequence of the work in a slot, whose tile is of this batch entry.
+    ///
+    /// # Safety
+    /// The slot is full as long as the sequence is asked.
+    #[inline(always)]
+    pub(super) unsafe fn sequence(
+        &self,
+        slot: u32,
+        batch_idx: u32,
+    ) -> Sequence<'_, impl Fn() -> ListedTile> {
+        Sequence {
+            shape: &self.p.shape,
+            list: &self.p.list,
+            window: self.p.window,
+            batch_idx,
+            // SAFETY: the caller's contract.
+            listed: move || unsafe { self.layout.read_listed(slot) },
         }
     }
 
@@ -470,12 +515,7 @@ impl Consumer<'_> {
         let shape = &p.shape;
         // SAFETY: the caller's contract; the work's slot is full as long as the tile is not done with.
         let (head, first_query, first_key, seqlens) = unsafe {
-            let seqlens = if spec::lengths() {
-                let listed = layout.read_listed(special::opaque(n) % STAGES);
-                [listed.seqlen_q, listed.seqlen_k]
-            } else {
-                [shape.seqlen_q, shape.seqlen_k]
-            };
+            let seqlens = self.sequence(special::opaque(n) % STAGES, 0).lengths();
             (
                 layout.read_head(at.stage),
                 layout.read_first_query(at.stage),
