@@ -2,7 +2,6 @@
 
 use super::key_tile::{Tile, step_at};
 use super::{Tiles, with_columns};
-use crate::attention::divide;
 use crate::attention::mask::Band;
 use crate::attention::score::{ScoreRows, ScoreTile};
 use crate::kernels::common::score_mod::{Given, edit_fragments};
@@ -36,14 +35,13 @@ unsafe fn place<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) -> ScoresOfStep 
     let place = fragment::accumulator(special::lane_idx(), 0);
     let key = t.keys.first + t.warp * T::WARP_KEYS + place.row;
     ScoresOfStep {
-        tile: ScoreTile {
+        tile: ScoreTile::new(
             batch,
-            head: step.head_idx,
-            kv_head: divide(step.head_idx, p.shape.group_size),
-            seqlen_q: band.seqlen_q(),
-            seqlen_k: band.seqlen_k(),
-            rows: [key, key + 8],
-        },
+            step.head_idx,
+            p.shape.group_size,
+            [band.seqlen_q(), band.seqlen_k()],
+            key,
+        ),
         first_query: step.block * T::CONFIG.block_q + place.col,
         band,
     }
@@ -52,10 +50,7 @@ unsafe fn place<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) -> ScoresOfStep 
 /// Begins the scores of the `m`-th fragments.
 #[inline(always)]
 fn begin(p: &BackwardParams, place: &ScoresOfStep, m: usize) -> ScoreTile {
-    let given = Given {
-        params: &p.score,
-        scale: &p.scale,
-    };
+    let given = Given::new(&p.score, &p.scale);
     let tile = place.tile.below(m as u32 * 16);
     given.begin(ScoreRows::Keys, tile);
     score::score_block(place.first_query);

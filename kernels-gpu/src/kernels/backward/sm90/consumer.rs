@@ -4,10 +4,10 @@ use super::Tiles;
 use super::layout::{Layout, SLOT};
 use super::producer::map_of_sequence;
 use super::scheduler::{Work, WorkTile, kv_head};
+use crate::attention::batch_and_head;
 use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Band, Bounds};
 use crate::attention::score::{ScoreRows, ScoreTile};
-use crate::attention::{batch_and_head, divide};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::kernels::backward::record;
 use crate::kernels::common::dropout::{Dropped, head_of};
@@ -532,18 +532,8 @@ impl Consumer<'_> {
         let place = fragment::accumulator(thread % 32, 0);
         let key = first_key - to_k + first + thread / 32 % 4 * 16 + place.row;
         let (batch, head) = batch_and_head(head, shape.heads_q);
-        let given = Given {
-            params: &p.score,
-            scale: &p.scale,
-        };
-        let tile = ScoreTile {
-            batch,
-            head,
-            kv_head: divide(head, group_size(p)),
-            seqlen_q: seqlens[0],
-            seqlen_k: seqlens[1],
-            rows: [key, key + 8],
-        };
+        let given = Given::new(&p.score, &p.scale);
+        let tile = ScoreTile::new(batch, head, group_size(p), seqlens, key);
         given.begin(ScoreRows::Keys, tile);
         score::score_block(first_query - to_q + place.col);
     }
