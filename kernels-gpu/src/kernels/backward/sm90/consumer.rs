@@ -21,7 +21,7 @@ use crate::ptx::tensor_map::fence_tensor_map_acquire_if;
 use crate::ptx::{barrier, mbarrier, score, shared, spec, special, tma};
 use crate::tile::element::Element;
 use crate::tile::fragment;
-use crate::tile::register::{Accumulator, Packed};
+use crate::tile::register::{Accumulator, Packed, is_hidden};
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::{self, BoxedTile, WARPGROUP_ROWS, WarpgroupTile};
 
@@ -72,25 +72,6 @@ unsafe fn with_columns<S: Accumulator>(statistics: u32, mut f: impl FnMut(usize,
         f(2 * n, [a, b]);
         f(2 * n + 1, [c, d]);
     }
-}
-
-/// Calls `hide` with every value of a column that is not visible.
-#[inline(always)]
-fn for_each_hidden<S: Accumulator>(s: &mut S, visible: [(u32, u32); 2], hide: impl Fn(&mut f32)) {
-    for n in 0..S::N {
-        for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
-            if is_hidden(visible[idx / 2], n, idx % 2) {
-                hide(x);
-            }
-        }
-    }
-}
-
-/// Whether a column of the `n`-th fragment is not visible.
-#[inline(always)]
-fn is_hidden((begin, end): (u32, u32), n: usize, column: usize) -> bool {
-    let query = n as u32 * 8 + column as u32;
-    query < begin || query >= end
 }
 
 impl Consumer<'_> {
@@ -230,7 +211,7 @@ impl Consumer<'_> {
                 edit_fragments(s, 0);
             }
             self.where_hidden::<T>(at, keys, first, |visible| {
-                for_each_hidden(s, visible, |x| *x = f32::NEG_INFINITY);
+                s.for_each_hidden(visible, |x| *x = f32::NEG_INFINITY);
             });
             with_columns::<T::Scores>(self.layout.lse::<T>(at.stage), |n, lse| {
                 for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
@@ -569,7 +550,7 @@ impl Consumer<'_> {
             });
             self.where_hidden::<T>(at, keys, first, |visible| {
                 if T::SCHEDULE.keeps_p {
-                    for_each_hidden(s, visible, |x| *x = 0.0);
+                    s.for_each_hidden(visible, |x| *x = 0.0);
                 }
                 for n in 0..T::Scores::N {
                     for half in 0..2 {

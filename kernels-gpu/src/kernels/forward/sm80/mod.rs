@@ -423,11 +423,7 @@ unsafe fn step<E: Products, T: Blocks, X: Extent, const PAGES: bool>(
         }
         if X::CHECKED {
             let (q_first, k_first) = (block.queries.first + block.warp_row, j * config.block_k);
-            s.for_each(|row, col, s| {
-                if !block.band.keep(q_first + row, k_first + col) {
-                    *s = f32::NEG_INFINITY;
-                }
-            });
+            s.mask(|row, col| block.band.keep(q_first + row, k_first + col));
         }
 
         // P = exp(S − m);  m, l, O

@@ -478,15 +478,7 @@ impl Consumer<'_> {
             let (begin, end) = seen(first_row + place.row + below);
             (begin.saturating_sub(own_key), end.saturating_sub(own_key))
         });
-        for n in 0..T::Scores::N {
-            for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
-                let key = n as u32 * 8 + idx as u32 % 2;
-                let (begin, end) = visible[idx / 2];
-                if key < begin || key >= end {
-                    *x = f32::NEG_INFINITY;
-                }
-            }
-        }
+        s.for_each_hidden(visible, |x| *x = f32::NEG_INFINITY);
     }
 }
 
