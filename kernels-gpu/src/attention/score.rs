@@ -1,5 +1,7 @@
 //! Where scores lie that an expression edits: see [`crate::spec::Constant::Score`].
 
+use super::divide;
+
 pub use ferroflash_expression::{RowTerms, ScoreRows};
 
 /// Where a tile of scores lies.
@@ -20,6 +22,26 @@ pub struct ScoreTile {
 }
 
 impl ScoreTile {
+    /// That of a sequence and a query head, with as many heads of q as `group_size` for one of k, whose first row of the thread is this one; sequences have so
+    /// many rows of q and k.
+    #[inline(always)]
+    pub fn new(
+        batch: u32,
+        head: u32,
+        group_size: u32,
+        [seqlen_q, seqlen_k]: [u32; 2],
+        row: u32,
+    ) -> ScoreTile {
+        ScoreTile {
+            batch,
+            head,
+            kv_head: divide(head, group_size),
+            seqlen_q,
+            seqlen_k,
+            rows: [row, row + 8],
+        }
+    }
+
     /// The tile so many rows below.
     #[inline(always)]
     pub const fn below(self, rows: u32) -> ScoreTile {

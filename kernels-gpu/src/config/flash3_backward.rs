@@ -45,6 +45,9 @@ pub struct TmaBackward {
     pub keeps_p: bool,
     /// Whether consumers halve a third part of 64 columns of dQ.
     pub halves_a_part: bool,
+    /// Registers of a thread of the producer warpgroup, and of a consumer: together not more than the 168 that the launch gives each thread. With 40 the
+    /// producers need no local memory.
+    pub registers: [u32; 2],
 }
 
 impl TmaBackward {
@@ -59,6 +62,7 @@ impl TmaBackward {
         dk_at_once: false,
         keeps_p: false,
         halves_a_part: false,
+        registers: [24, 240],
     };
 
     const HEAD_DIM_96: TmaBackward = TmaBackward {
@@ -89,12 +93,17 @@ impl TmaBackward {
         ..TmaBackward::HEAD_DIM_128
     };
 
-    const BY_PRODUCT: TmaBackward = TmaBackward {
+    const HEAD_DIM_256: TmaBackward = TmaBackward {
         block_k: 64,
         by_product: true,
         dk_at_once: true,
         keeps_p: false,
         ..TmaBackward::HEAD_DIM_128
+    };
+
+    const HEAD_DIM_192: TmaBackward = TmaBackward {
+        registers: [40, 232],
+        ..TmaBackward::HEAD_DIM_256
     };
 
     /// That of tiles of so many columns; in a shape that there is not, it fails to compile.
@@ -105,7 +114,8 @@ impl TmaBackward {
             (TileShape::Default, 128, 128) => TmaBackward::HEAD_DIM_128,
             (TileShape::Wide, 128, 128) => TmaBackward::HEAD_DIM_128_WIDE,
             (TileShape::Default, 192, 128) => TmaBackward::HEAD_DIM_192_VALUES_128,
-            (TileShape::Default, 192 | 256, _) if head_dim == head_dim_v => TmaBackward::BY_PRODUCT,
+            (TileShape::Default, 192, 192) => TmaBackward::HEAD_DIM_192,
+            (TileShape::Default, 256, 256) => TmaBackward::HEAD_DIM_256,
             _ => panic!("this kernel has no such tiles"),
         }
     }

@@ -53,6 +53,36 @@ pub trait Accumulator: Copy {
             }
         }
     }
+
+    /// S ← −∞ where `keep` does not say that a row sees a column.
+    #[inline(always)]
+    fn mask(&mut self, keep: impl Fn(u32, u32) -> bool) {
+        self.for_each(|row, col, s| {
+            if !keep(row, col) {
+                *s = f32::NEG_INFINITY;
+            }
+        });
+    }
+
+    /// Calls `hide` with every value of the first fragments across whose column is outside of what `visible` says of the lane's two rows: of columns counted
+    /// from the lane's own on, the first one, and one past the last.
+    #[inline(always)]
+    fn for_each_hidden(&mut self, visible: [(u32, u32); 2], hide: impl Fn(&mut f32)) {
+        for n in 0..Self::N {
+            for (idx, x) in self.fragment_mut(0, n).iter_mut().enumerate() {
+                if is_hidden(visible[idx / 2], n, idx % 2) {
+                    hide(x);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a column of the `n`-th fragment is not visible.
+#[inline(always)]
+pub fn is_hidden((begin, end): (u32, u32), n: usize, column: usize) -> bool {
+    let column = n as u32 * 8 + column as u32;
+    column < begin || column >= end
 }
 
 /// The accumulators themselves.

@@ -366,13 +366,16 @@ fn scale_row<O: Accumulator>(o: &mut O, m: usize, half: usize, factor: f32) {
 
 /// `x`, and 0 for −∞, so that the difference of two of them is no NaN.
 #[inline(always)]
-fn finite(x: f32) -> f32 {
+pub fn finite(x: f32) -> f32 {
     if x == f32::NEG_INFINITY { 0.0 } else { x }
 }
 
 /// The maximum over the four lanes that share a row.
+///
+/// # Safety
+/// Warp-collective.
 #[inline(always)]
-unsafe fn quad_max(x: f32) -> f32 {
+pub unsafe fn quad_max(x: f32) -> f32 {
     // SAFETY: warp-collective, as promised.
     unsafe {
         let x = max(x, shuffle_bfly_f32(x, 1));

@@ -7,6 +7,7 @@ mod store;
 
 use super::element::Element;
 use super::register::{Accumulator, Packed, RegisterTile};
+use crate::ptx::warpgroup::{setmaxnreg_dec, setmaxnreg_inc};
 use crate::ptx::wgmma::{Major, Wgmma, wgmma_commit_group, wgmma_fence};
 use crate::ptx::{barrier, shuffle};
 
@@ -29,6 +30,44 @@ const WARPGROUP_THREADS: u32 = 128;
 pub unsafe fn any(id: u32, x: bool) -> bool {
     // SAFETY: the caller's contract. The vote does not change the value: through it, ptxas treats the branch as warp-uniform.
     unsafe { shuffle::vote_any(barrier::barrier_red_or(id, WARPGROUP_THREADS, x)) }
+}
+
+/// Gives back each thread's registers above so many, for [`take_registers`] of other warpgroups; 0: keeps all.
+///
+/// # Safety
+/// As [`setmaxnreg_dec`].
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn release_registers(n: u32) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match n {
+            0 => {}
+            24 => setmaxnreg_dec::<24>(),
+            40 => setmaxnreg_dec::<40>(),
+            _ => unreachable!("no table of tiles has it"),
+        }
+    }
+}
+
+/// Waits for registers up to so many of each thread; 0: for none.
+///
+/// # Safety
+/// As [`setmaxnreg_inc`].
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn take_registers(n: u32) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match n {
+            0 => {}
+            160 => setmaxnreg_inc::<160>(),
+            216 => setmaxnreg_inc::<216>(),
+            232 => setmaxnreg_inc::<232>(),
+            240 => setmaxnreg_inc::<240>(),
+            _ => unreachable!("no table of tiles has it"),
+        }
+    }
 }
 
 /// A product that has been begun. It borrows its accumulators, and A where that is in registers: until it is waited for,

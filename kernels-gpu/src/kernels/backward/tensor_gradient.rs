@@ -101,7 +101,7 @@ unsafe fn accumulate<E: Products>(
         let (tile, column) = scores_of_part(p, part, head, sequence);
         for m in 0..Product::M {
             let tile = tile.below(m as u32 * 16);
-            Given::of(p).begin(ScoreRows::Queries, tile);
+            Given::new(&p.score, &p.scale).begin(ScoreRows::Queries, tile);
             score::score_block(column);
             // Rows that see no key have +∞, so they have no weights.
             let lse_log2 = of_rows(sequence, tile.rows, f32::INFINITY, |row| {

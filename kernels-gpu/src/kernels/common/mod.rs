@@ -5,3 +5,5 @@ pub mod stamps;
 pub(crate) mod dropout;
 
 pub(crate) mod score_mod;
+
+pub(crate) mod sequence;

@@ -1,7 +1,7 @@
 //! Scores that an expression edits: the fragments of a thread, one after the other.
 
 use crate::attention::score::{ScoreRows, ScoreTile};
-use crate::params::{Scale, ScoreParams, StandardParams};
+use crate::params::{Scale, ScoreParams};
 use crate::ptx::score;
 use crate::tile::register::Accumulator;
 
@@ -17,18 +17,15 @@ pub(crate) fn edit_fragments<S: Accumulator>(s: &mut S, m: usize) {
 /// What an expression reads of a launch.
 #[derive(Clone, Copy)]
 pub(crate) struct Given<'a> {
-    pub(crate) params: &'a ScoreParams,
-    pub(crate) scale: &'a Scale,
+    params: &'a ScoreParams,
+    scale: &'a Scale,
 }
 
 impl<'a> Given<'a> {
-    /// Of a launch of `standard`.
+    /// Of a launch with these parameters.
     #[inline(always)]
-    pub(crate) fn of(p: &'a StandardParams) -> Given<'a> {
-        Given {
-            params: &p.score,
-            scale: &p.scale,
-        }
+    pub(crate) const fn new(params: &'a ScoreParams, scale: &'a Scale) -> Given<'a> {
+        Given { params, scale }
     }
 }
 

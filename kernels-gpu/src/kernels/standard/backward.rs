@@ -94,7 +94,7 @@ unsafe fn times_derivatives<E: Element>(
         let (tile, column) = scores_of_part(p, part, head, sequence);
         for m in 0..Product::M {
             let tile = tile.below(m as u32 * 16);
-            Given::of(p).begin(ScoreRows::Queries, tile);
+            Given::new(&p.score, &p.scale).begin(ScoreRows::Queries, tile);
             score::score_block(column);
             let delta = of_rows(sequence, tile.rows, 0.0, |row| {
                 global::ld_global_f32(value_in_workspace(p, p.delta, part.head, row))

@@ -30,7 +30,7 @@ pub unsafe fn scores<E: Element>(p: &StandardParams) {
         let mut unit = p.scale.scale;
         if spec::score() {
             let (tile, column) = scores_of_part(p, part, head, &sequence);
-            Given::of(p).edit(tile, column, &mut s);
+            Given::new(&p.score, &p.scale).edit(tile, column, &mut s);
             unit = p.score.unit;
         }
         let base = scores_of_head(p, part.head);
@@ -63,14 +63,12 @@ pub(in crate::kernels) fn scores_of_part(
     sequence: &Sequence,
 ) -> (ScoreTile, u32) {
     let (row, column) = part.of_thread();
-    let tile = ScoreTile {
-        batch: head.batch_idx,
-        head: head.head_idx,
-        kv_head: head.kv_head_idx(&p.shape),
-        seqlen_q: sequence.seqlen_q(),
-        seqlen_k: sequence.seqlen_k(),
-        rows: [row, row + 8],
-    };
+    let seqlens = [sequence.seqlen_q(), sequence.seqlen_k()];
+    let Head {
+        batch_idx,
+        head_idx,
+    } = head;
+    let tile = ScoreTile::new(batch_idx, head_idx, p.shape.group_size, seqlens, row);
     (tile, column)
 }
 

@@ -16,6 +16,7 @@ use crate::ptx::shuffle::shuffle_bfly_f32;
 use crate::ptx::{global, spec, special};
 use crate::tile::element::Element;
 use crate::tile::products::Products;
+use crate::tile::softmax::finite;
 
 /// Rows of a block: one for each warp.
 const ROWS: u32 = config::weight_rows().block_q;
@@ -316,12 +317,6 @@ pub unsafe fn d_scores<E: Element>(p: &StandardParams) {
 #[inline(always)]
 fn exp(x: f32) -> f32 {
     ex2_approx(x * LOG2_E)
-}
-
-/// `x`, and 0 for −∞, so that the difference of two of them is no NaN.
-#[inline(always)]
-fn finite(x: f32) -> f32 {
-    if x == f32::NEG_INFINITY { 0.0 } else { x }
 }
 
 /// Eight values of f32.

@@ -2,7 +2,7 @@
 //!
 //! In flash1 one block of threads has all tiles of a head ([`Tiles::ALONE`]). So each warp reads and writes its part of dQ itself, and there is no semaphore.
 
-use super::key_tile::{Layout, Step, Tile, band_of, q_blocks_before, step_at};
+use super::key_tile::{Layout, Step, Tile, step_at};
 use super::{DqPart, REGISTER_STRIDE, Tiles, dq_address, dq_part, load_dq};
 use crate::attention::mask::Rows;
 use crate::attention::schedule::Direction;
@@ -56,7 +56,7 @@ pub(super) unsafe fn accumulate_dq<E: Products, T: Tiles>(p: &BackwardParams, t:
 #[inline(always)]
 unsafe fn place_of_part<T: Tiles>(p: &BackwardParams, t: &Tile, step: Step) -> u64 {
     // SAFETY: as `accumulate_dq`.
-    let block = unsafe { block_in_workspace(t, step) };
+    let block = unsafe { block_in_workspace(p, t, step) };
     dq_address::<T>(p.d_q_accum, block, t.thread / 32, special::lane_idx())
 }
 
@@ -73,9 +73,9 @@ fn each_register<T: Tiles>(d_q: &T::QueryGradient, mut f: impl FnMut(f32)) {
 
 /// The number of a step's query block in the workspace.
 #[inline(always)]
-unsafe fn block_in_workspace(t: &Tile, step: Step) -> u64 {
+unsafe fn block_in_workspace(p: &BackwardParams, t: &Tile, step: Step) -> u64 {
     // SAFETY: as `accumulate_dq`.
-    let block = unsafe { q_blocks_before(t) } + step.block;
+    let block = unsafe { t.sequence(p) }.q_blocks_before() + step.block;
     block_of_all(step.head, t.q_blocks, block)
 }
 
@@ -102,7 +102,7 @@ unsafe fn rank<T: Tiles>(p: &BackwardParams, t: &Tile, step: Step) -> u32 {
         Direction::Down if !bounds().left => tile,
         direction => {
             // SAFETY: as `accumulate_dq`.
-            let band = unsafe { band_of(p, t.shared) };
+            let band = unsafe { t.sequence(p) }.band();
             let first = block * config.block_q;
             let queries = Rows::of_sequence(first, config.block_q, band.seqlen_q());
             let tiles = band.kv_blocks(queries, config.block_k);
@@ -118,7 +118,7 @@ unsafe fn rank<T: Tiles>(p: &BackwardParams, t: &Tile, step: Step) -> u32 {
 #[inline(always)]
 unsafe fn counter(p: &BackwardParams, t: &Tile, i: u32) -> u64 {
     // SAFETY: as `accumulate_dq`.
-    p.dq_semaphore + unsafe { block_in_workspace(t, step_at(p, t, i)) } * 4
+    p.dq_semaphore + unsafe { block_in_workspace(p, t, step_at(p, t, i)) } * 4
 }
 
 /// Waits, in the deterministic order, until this tile may add to the query block of step `i`. Thread 0 does; the

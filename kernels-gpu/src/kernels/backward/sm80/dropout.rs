@@ -5,7 +5,7 @@ use super::key_tile::{Tile, step_at};
 use crate::attention::score::ScoreRows;
 use crate::kernels::common::dropout::{Dropped, head_of};
 use crate::params::BackwardParams;
-use crate::ptx::{spec, special};
+use crate::ptx::special;
 
 /// Which of a warp's weights of step `i` are dropped.
 ///
@@ -20,12 +20,7 @@ pub(super) unsafe fn dropped_of<'p, T: Tiles>(
     let step = step_at(p, t, i);
     // SAFETY: the caller's contract; the parameters say where seed and offset lie.
     unsafe {
-        let batch = if spec::lengths() {
-            t.shared.read_listed().sequence
-        } else {
-            t.batch_idx
-        };
-        let head = batch * p.shape.heads_q + step.head_idx;
+        let head = t.sequence(p).idx() * p.shape.heads_q + step.head_idx;
         Dropped {
             p: &p.dropout,
             head: head_of(&p.dropout, special::opaque(head)),

@@ -5,16 +5,16 @@ use super::Tiles;
 use crate::attention::block_mask::SparseBlock;
 use crate::attention::divide;
 use crate::attention::lengths::ListedTile;
-use crate::attention::mask::{Band, Blocks, Rows};
+use crate::attention::mask::{Blocks, Rows};
 use crate::attention::schedule::{BackwardTile, Direction};
 use crate::config;
-use crate::kernels::bounds;
+use crate::kernels::common::sequence::Sequence;
 use crate::kernels::varlen::{read_listed_shared, write_listed_shared};
-use crate::params::{BackwardParams, TensorView};
+use crate::params::BackwardParams;
 use crate::ptx::{cp_async, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Team};
-use crate::tile::global::{GlobalMatrix, row_of_head};
-use crate::tile::products::{Products, rows};
+use crate::tile::global::row_of_head;
+use crate::tile::products::Products;
 use crate::tile::shared::SharedTile;
 
 /// Where things lie in shared memory.
@@ -126,76 +126,38 @@ pub struct Tile {
     pub steps: u32,
 }
 
-/// The mask of the tile's sequence.
+/// The sequence of a tile of this batch entry.
 ///
 /// # Safety
-/// Where sequences have lengths of their own, the list's entry lies in shared memory.
+/// Where sequences have lengths of their own, the list's entry lies in shared memory, with a barrier behind it, as long as the sequence is asked.
 #[inline(always)]
-pub unsafe fn band_of(p: &BackwardParams, shared: Layout) -> Band {
-    let (seqlen_q, seqlen_k, window) = if spec::lengths() {
-        // SAFETY: the caller's contract.
-        let tile = unsafe { shared.read_listed() };
-        let window = p.window.of_sequence(tile.seqlen_q, tile.seqlen_k);
-        (tile.seqlen_q, tile.seqlen_k, window)
-    } else {
-        (p.shape.seqlen_q, p.shape.seqlen_k, p.window)
-    };
-    // The bounds are asked for here: behind two ways ptxas would not know them.
-    Band::new(seqlen_q, seqlen_k, window, bounds())
-}
-
-/// The rows of q, or of dO, with so many columns, that the tile's sequence has in a head.
-#[inline(always)]
-unsafe fn rows_of_q<E: Products>(
+pub unsafe fn sequence_of(
     p: &BackwardParams,
-    t: &Tile,
-    (tensor, columns): (&TensorView, u32),
-    head_idx: u32,
-) -> GlobalMatrix {
-    let rows = if spec::lengths() {
-        // SAFETY: as `band_of`.
-        let tile = unsafe { t.shared.read_listed() };
-        rows::<E>(tensor, p.list.batch_q(tile.sequence), head_idx, 0)
-            .from_row(tile.q_first, tile.seqlen_q)
-    } else {
-        rows::<E>(tensor, t.batch_idx, head_idx, p.shape.seqlen_q)
-    };
-    rows.with_chunks(columns / E::PER_CHUNK)
+    shared: Layout,
+    batch_idx: u32,
+) -> Sequence<'_, impl Fn() -> ListedTile> {
+    Sequence {
+        shape: &p.shape,
+        list: &p.list,
+        window: p.window,
+        batch_idx,
+        // SAFETY: the caller's contract.
+        listed: move || unsafe { shared.read_listed() },
+    }
 }
 
-/// The rows of k or v, or of their gradients, with so many columns, that the tile's sequence has in the tile's head.
-///
-/// # Safety
-/// As [`band_of`].
-#[inline(always)]
-pub unsafe fn rows_of_k<E: Products>(
-    p: &BackwardParams,
-    t: &Tile,
-    tensor: &TensorView,
-    columns: u32,
-) -> GlobalMatrix {
-    let rows = if spec::lengths() {
+impl Tile {
+    /// Its sequence.
+    ///
+    /// # Safety
+    /// As [`sequence_of`].
+    #[inline(always)]
+    pub unsafe fn sequence<'p>(
+        &self,
+        p: &'p BackwardParams,
+    ) -> Sequence<'p, impl Fn() -> ListedTile + use<'p>> {
         // SAFETY: the caller's contract.
-        let tile = unsafe { t.shared.read_listed() };
-        rows::<E>(tensor, p.list.batch_k(tile.sequence), t.kv_head_idx, 0)
-            .from_row(tile.k_first, tile.seqlen_k)
-    } else {
-        rows::<E>(tensor, t.batch_idx, t.kv_head_idx, p.shape.seqlen_k)
-    };
-    rows.with_chunks(columns / E::PER_CHUNK)
-}
-
-/// How many query blocks the workspace has before the tile's sequence, in each head.
-///
-/// # Safety
-/// As [`band_of`].
-#[inline(always)]
-pub unsafe fn q_blocks_before(t: &Tile) -> u32 {
-    if spec::lengths() {
-        // SAFETY: the caller's contract.
-        unsafe { t.shared.read_listed().q_blocks_before }
-    } else {
-        0
+        unsafe { sequence_of(p, self.shared, self.batch_idx) }
     }
 }
 
@@ -269,7 +231,8 @@ pub unsafe fn load_q<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile, i: u32
     let tile = Layout::stage(t.shared.q, block_q, i);
     // SAFETY: the caller's contract.
     unsafe {
-        let rows = rows_of_q::<E>(p, t, (&p.q, p.shape.head_dim), step.head_idx);
+        let rows = t.sequence(p).rows_q::<E>(&p.q, step.head_idx);
+        let rows = rows.with_chunks(p.shape.head_dim / E::PER_CHUNK);
         copy::load::<BoundsChecked>(tile, rows, step.block * block_q, block_q, role_team::<T>(t))
     };
 }
@@ -287,7 +250,8 @@ pub unsafe fn load_d_o<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile, i: u
     let chunks = block_q / 4;
     // SAFETY: the caller's contract; L and Δ are padded to whole blocks.
     unsafe {
-        let rows = rows_of_q::<E>(p, t, (&p.d_o, p.shape.head_dim_v), step.head_idx);
+        let rows = t.sequence(p).rows_q::<E>(&p.d_o, step.head_idx);
+        let rows = rows.with_chunks(p.shape.head_dim_v / E::PER_CHUNK);
         copy::load::<BoundsChecked>(tile, rows, first, block_q, team);
         if team.thread < 2 * chunks {
             let (source, target) = if team.thread < chunks {
@@ -296,7 +260,7 @@ pub unsafe fn load_d_o<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile, i: u
                 (p.delta, t.shared.delta)
             };
             let chunk = team.thread % chunks;
-            let padded_first = q_blocks_before(t) * block_q + first;
+            let padded_first = t.sequence(p).q_blocks_before() * block_q + first;
             let from = row_of_head(source, step.head, p.padded_q, padded_first + chunk * 4);
             cp_async::cp_async_cg_16(target + i % 2 * block_q * 4 + chunk * 16, from, 16);
         }

@@ -43,7 +43,7 @@ use core::marker::PhantomData;
 
 use dq_accumulate::{accumulate_dq, release_semaphore, wait_semaphore};
 use dropout::dropped_of;
-use key_tile::{Layout, Tile, band_of, load_d_o, load_q, rows_of_k};
+use key_tile::{Layout, Tile, load_d_o, load_q, sequence_of};
 use probabilities::{probabilities, score_gradients, send};
 use score_mod::probabilities_and_derivatives;
 
@@ -308,7 +308,8 @@ pub(in crate::kernels) unsafe fn attend_key_tile<E: Products, T: Tiles>(
         len: config.block_k,
     };
     // SAFETY: as `backward`.
-    let blocks = unsafe { band_of(p, shared) }.q_blocks(keys, config.block_q);
+    let sequence = unsafe { sequence_of(p, shared, batch_idx) };
+    let blocks = sequence.band().q_blocks(keys, config.block_q);
     let steps = if spec::block_mask() {
         // SAFETY: the lists have been made.
         unsafe {
@@ -341,8 +342,12 @@ pub(in crate::kernels) unsafe fn attend_key_tile<E: Products, T: Tiles>(
     // SAFETY: as `backward`. After the last step all warps have met, so that K and V may become dK and dV.
     unsafe {
         let (head_dim, head_dim_v) = (p.shape.head_dim, p.shape.head_dim_v);
-        let k = rows_of_k::<E>(p, &t, &p.k, head_dim);
-        let v = rows_of_k::<E>(p, &t, &p.v, head_dim_v);
+        let rows_k = |tensor, columns: u32| {
+            let rows = sequence.rows_k::<E>(tensor, kv_head_idx);
+            rows.with_chunks(columns / E::PER_CHUNK)
+        };
+        let k = rows_k(&p.k, head_dim);
+        let v = rows_k(&p.v, head_dim_v);
         copy::load::<BoundsChecked>(shared.k, k, first_key, config.block_k, team);
         copy::load::<BoundsChecked>(shared.v, v, first_key, config.block_k, team);
         if thread < T::ROLE_WARPS * 32 {
@@ -354,7 +359,7 @@ pub(in crate::kernels) unsafe fn attend_key_tile<E: Products, T: Tiles>(
                 divide_by_kept(&p.dropout, &mut d_v);
             }
             copy::store_through::<E, _>(
-                rows_of_k::<E>(p, &t, &p.d_v, head_dim_v),
+                rows_k(&p.d_v, head_dim_v),
                 first_key + warp_key,
                 shared.v,
                 warp_key,
@@ -367,7 +372,7 @@ pub(in crate::kernels) unsafe fn attend_key_tile<E: Products, T: Tiles>(
             let mut d_k = gradient_warp::<E, T>(p, &t);
             d_k.for_each(|_, _, x| *x *= p.scale.scale);
             copy::store_through::<E, _>(
-                rows_of_k::<E>(p, &t, &p.d_k, head_dim),
+                rows_k(&p.d_k, head_dim),
                 first_key + warp_key,
                 shared.k,
                 warp_key,

@@ -1,9 +1,10 @@
 //! After the backward pass proper: dQ = accumulator · scale, rounded to the element type.
 
 use super::{DqPart, Tiles, dq_address, dq_part, load_dq};
-use crate::attention::mask::{Band, Rows};
+use crate::attention::mask::Rows;
 use crate::attention::{batch_and_head, divide};
-use crate::kernels::{bounds, varlen};
+use crate::kernels::common::sequence::band_of_lengths;
+use crate::kernels::varlen;
 use crate::params::BackwardParams;
 use crate::ptx::{barrier, spec, special};
 use crate::tile::copy::{self, Team};
@@ -117,12 +118,7 @@ unsafe fn contributions(
     }
     let (seqlen_q, seqlen_k) = (place.d_q.len, place.seqlen_k);
     let queries = Rows::of_sequence(place.first, block_q, seqlen_q);
-    let window = if spec::lengths() {
-        p.window.of_sequence(seqlen_q, seqlen_k)
-    } else {
-        p.window
-    };
-    // The bounds are asked for here: behind two ways ptxas would not know them.
-    let band = Band::new(seqlen_q, seqlen_k, window, bounds());
-    band.kv_blocks(queries, block_k).n()
+    band_of_lengths(p.window, seqlen_q, seqlen_k)
+        .kv_blocks(queries, block_k)
+        .n()
 }

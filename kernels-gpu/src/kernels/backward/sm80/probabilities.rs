@@ -1,6 +1,6 @@
 //! P and dS of a warp's keys, and how P gets from a score warp to its partner.
 
-use super::key_tile::{Layout, Tile, band_of, step_at};
+use super::key_tile::{Layout, Tile, step_at};
 use super::score_mod::edit_scores;
 use super::{Tiles, with_columns};
 use crate::params::BackwardParams;
@@ -51,7 +51,7 @@ pub(super) unsafe fn probabilities<T: Tiles>(
             return;
         }
         // SAFETY: as `score_warp`.
-        let band = unsafe { band_of(p, t.shared) };
+        let band = unsafe { t.sequence(p) }.band();
         s.for_each(|row, col, x| {
             if !step.listed.keep(&band, first_query + col, first_key + row) {
                 *x = 0.0;
@@ -61,7 +61,7 @@ pub(super) unsafe fn probabilities<T: Tiles>(
         let (first_key, first_query) =
             (t.keys.first + t.warp * T::WARP_KEYS, block * config.block_q);
         // SAFETY: as `score_warp`.
-        let band = unsafe { band_of(p, t.shared) };
+        let band = unsafe { t.sequence(p) }.band();
         s.for_each(|row, col, x| {
             if !band.keep(first_query + col, first_key + row) {
                 *x = 0.0;

@@ -1,8 +1,7 @@
 //! flash2's scores in the backward pass, where an expression edits them.
 
-use super::key_tile::{Tile, band_of, step_at};
+use super::key_tile::{Tile, step_at};
 use super::{Tiles, with_columns};
-use crate::attention::divide;
 use crate::attention::mask::Band;
 use crate::attention::score::{ScoreRows, ScoreTile};
 use crate::kernels::common::score_mod::{Given, edit_fragments};
@@ -29,24 +28,20 @@ unsafe fn place<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) -> ScoresOfStep 
     let step = step_at(p, t, i);
     // SAFETY: the caller's contract.
     let (band, batch) = unsafe {
-        let batch = if spec::lengths() {
-            t.shared.read_listed().sequence
-        } else {
-            t.batch_idx
-        };
-        (band_of(p, t.shared), batch)
+        let sequence = t.sequence(p);
+        let batch = sequence.idx();
+        (sequence.band(), batch)
     };
     let place = fragment::accumulator(special::lane_idx(), 0);
     let key = t.keys.first + t.warp * T::WARP_KEYS + place.row;
     ScoresOfStep {
-        tile: ScoreTile {
+        tile: ScoreTile::new(
             batch,
-            head: step.head_idx,
-            kv_head: divide(step.head_idx, p.shape.group_size),
-            seqlen_q: band.seqlen_q(),
-            seqlen_k: band.seqlen_k(),
-            rows: [key, key + 8],
-        },
+            step.head_idx,
+            p.shape.group_size,
+            [band.seqlen_q(), band.seqlen_k()],
+            key,
+        ),
         first_query: step.block * T::CONFIG.block_q + place.col,
         band,
     }
@@ -55,10 +50,7 @@ unsafe fn place<T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) -> ScoresOfStep 
 /// Begins the scores of the `m`-th fragments.
 #[inline(always)]
 fn begin(p: &BackwardParams, place: &ScoresOfStep, m: usize) -> ScoreTile {
-    let given = Given {
-        params: &p.score,
-        scale: &p.scale,
-    };
+    let given = Given::new(&p.score, &p.scale);
     let tile = place.tile.below(m as u32 * 16);
     given.begin(ScoreRows::Keys, tile);
     score::score_block(place.first_query);

@@ -4,13 +4,15 @@ use super::Tiles;
 use super::layout::{Layout, SLOT};
 use super::producer::map_of_sequence;
 use super::scheduler::{Work, WorkTile, kv_head};
+use crate::attention::batch_and_head;
+use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Band, Bounds};
 use crate::attention::score::{ScoreRows, ScoreTile};
-use crate::attention::{batch_and_head, divide};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::kernels::backward::record;
 use crate::kernels::common::dropout::{Dropped, head_of};
 use crate::kernels::common::score_mod::{Given, edit_fragments};
+use crate::kernels::common::sequence::Sequence;
 use crate::kernels::common::stamps::Record;
 use crate::kernels::varlen::END;
 use crate::params::{BOX_COLUMNS, BackwardMap, BackwardParams};
@@ -19,7 +21,7 @@ use crate::ptx::tensor_map::fence_tensor_map_acquire_if;
 use crate::ptx::{barrier, mbarrier, score, shared, spec, special, tma};
 use crate::tile::element::Element;
 use crate::tile::fragment;
-use crate::tile::register::{Accumulator, Packed};
+use crate::tile::register::{Accumulator, Packed, is_hidden};
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::{self, BoxedTile, WARPGROUP_ROWS, WarpgroupTile};
 
@@ -72,33 +74,57 @@ unsafe fn with_columns<S: Accumulator>(statistics: u32, mut f: impl FnMut(usize,
     }
 }
 
-/// Calls `hide` with every value of a column that is not visible.
-#[inline(always)]
-fn for_each_hidden<S: Accumulator>(s: &mut S, visible: [(u32, u32); 2], hide: impl Fn(&mut f32)) {
-    for n in 0..S::N {
-        for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
-            if is_hidden(visible[idx / 2], n, idx % 2) {
-                hide(x);
-            }
-        }
-    }
-}
-
-/// Whether a column of the `n`-th fragment is not visible.
-#[inline(always)]
-fn is_hidden((begin, end): (u32, u32), n: usize, column: usize) -> bool {
-    let query = n as u32 * 8 + column as u32;
-    query < begin || query >= end
-}
-
 impl Consumer<'_> {
     /// The `n`-th work, when the producer has announced it. It can be read again until its slot is released.
     #[inline(always)]
-    pub(super) unsafe fn await_work(&self, n: u32) -> Work {
+    unsafe fn await_work(&self, n: u32) -> Work {
         // SAFETY: the slot is full when it is read.
         unsafe {
             self.layout.work_ring.await_full(Ring::at(STAGES, n));
             self.layout.read_uniform_work(n % STAGES)
+        }
+    }
+
+    /// The `n`-th work that is a tile, and its number; conversions of dQ before it are done on the way. `None` where there is no more.
+    #[inline(always)]
+    pub(super) unsafe fn next_tile<E: Element, T: Tiles>(&self, n: &mut u32) -> Option<WorkTile> {
+        // SAFETY: all four warps take the same way.
+        unsafe {
+            loop {
+                let work = self.await_work(*n);
+                if work.is_end() {
+                    return None;
+                }
+                if !work.is_conversion() {
+                    return Some(work.tile());
+                }
+                if T::SCHEDULE.queries_down {
+                    self.convert_transposed::<E, T>(*n, work.rows());
+                } else {
+                    self.convert::<E, T>(*n, work.rows());
+                }
+                *n += 1;
+            }
+        }
+    }
+
+    /// The sequence of the work in a slot, whose tile is of this batch entry.
+    ///
+    /// # Safety
+    /// The slot is full as long as the sequence is asked.
+    #[inline(always)]
+    pub(super) unsafe fn sequence(
+        &self,
+        slot: u32,
+        batch_idx: u32,
+    ) -> Sequence<'_, impl Fn() -> ListedTile> {
+        Sequence {
+            shape: &self.p.shape,
+            list: &self.p.list,
+            window: self.p.window,
+            batch_idx,
+            // SAFETY: the caller's contract.
+            listed: move || unsafe { self.layout.read_listed(slot) },
         }
     }
 
@@ -185,7 +211,7 @@ impl Consumer<'_> {
                 edit_fragments(s, 0);
             }
             self.where_hidden::<T>(at, keys, first, |visible| {
-                for_each_hidden(s, visible, |x| *x = f32::NEG_INFINITY);
+                s.for_each_hidden(visible, |x| *x = f32::NEG_INFINITY);
             });
             with_columns::<T::Scores>(self.layout.lse::<T>(at.stage), |n, lse| {
                 for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
@@ -470,12 +496,7 @@ impl Consumer<'_> {
         let shape = &p.shape;
         // SAFETY: the caller's contract; the work's slot is full as long as the tile is not done with.
         let (head, first_query, first_key, seqlens) = unsafe {
-            let seqlens = if spec::lengths() {
-                let listed = layout.read_listed(special::opaque(n) % STAGES);
-                [listed.seqlen_q, listed.seqlen_k]
-            } else {
-                [shape.seqlen_q, shape.seqlen_k]
-            };
+            let seqlens = self.sequence(special::opaque(n) % STAGES, 0).lengths();
             (
                 layout.read_head(at.stage),
                 layout.read_first_query(at.stage),
@@ -492,18 +513,8 @@ impl Consumer<'_> {
         let place = fragment::accumulator(thread % 32, 0);
         let key = first_key - to_k + first + thread / 32 % 4 * 16 + place.row;
         let (batch, head) = batch_and_head(head, shape.heads_q);
-        let given = Given {
-            params: &p.score,
-            scale: &p.scale,
-        };
-        let tile = ScoreTile {
-            batch,
-            head,
-            kv_head: divide(head, group_size(p)),
-            seqlen_q: seqlens[0],
-            seqlen_k: seqlens[1],
-            rows: [key, key + 8],
-        };
+        let given = Given::new(&p.score, &p.scale);
+        let tile = ScoreTile::new(batch, head, group_size(p), seqlens, key);
         given.begin(ScoreRows::Keys, tile);
         score::score_block(first_query - to_q + place.col);
     }
@@ -539,7 +550,7 @@ impl Consumer<'_> {
             });
             self.where_hidden::<T>(at, keys, first, |visible| {
                 if T::SCHEDULE.keeps_p {
-                    for_each_hidden(s, visible, |x| *x = 0.0);
+                    s.for_each_hidden(visible, |x| *x = 0.0);
                 }
                 for n in 0..T::Scores::N {
                     for half in 0..2 {

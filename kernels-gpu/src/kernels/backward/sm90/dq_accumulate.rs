@@ -70,7 +70,7 @@ unsafe fn send_pieces<T: Tiles>(p: &BackwardParams, layout: Layout, at: Ring, sl
 }
 
 impl Consumer<'_> {
-    /// Leaves this consumer's piece of dQ of step `i` where the semaphore warp finds it; `half`: [`Tiles::HALVES_A_PART`].
+    /// Leaves this consumer's piece of dQ of step `i` where the semaphore warp finds it; `half`: see [`TmaBackward::halves_a_part`](crate::config::TmaBackward::halves_a_part).
     #[inline(always)]
     pub(super) unsafe fn leave_piece<T: Tiles>(
         &self,

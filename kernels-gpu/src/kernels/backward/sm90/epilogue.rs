@@ -7,9 +7,8 @@ use super::layout::CONSUMERS;
 use super::scheduler::{WorkTile, kv_head};
 use crate::attention::batch_and_head;
 use crate::config::{TMA_BACKWARD_STAGES as STAGES, TMA_BACKWARD_SUM_WARPS as SUM_WARPS};
-use crate::ptx::{atomic, barrier, global, shuffle, spec, special};
+use crate::ptx::{atomic, barrier, global, shuffle, special};
 use crate::tile::element::Element;
-use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::Accumulator;
 use crate::tile::warpgroup::{self, WarpgroupTile};
 
@@ -38,18 +37,10 @@ impl Consumer<'_> {
             let tile = work.tile;
             let (batch_idx, head_idx) = batch_and_head(tile.head, p.shape.heads_k);
             let head_idx = kv_head(p, head_idx);
-            let rows = if spec::lengths() {
-                let listed = self.layout.read_listed(n % STAGES);
-                let batch_idx = p.list.batch_k(listed.sequence);
-                GlobalRows::new(tensor, batch_idx, head_idx, 0)
-                    .from_row(listed.k_first, listed.seqlen_k)
-            } else {
-                GlobalRows::new(tensor, batch_idx, head_idx, p.shape.seqlen_k)
-            };
-            let target = GlobalMatrix {
-                rows,
-                chunks: columns / 8,
-            };
+            let rows = self
+                .sequence(n % STAGES, batch_idx)
+                .rows_k::<E>(tensor, head_idx);
+            let target = rows.with_chunks(columns / 8);
             let row = special::thread_idx_x() / 32 % 4 * 16;
             let first = tile.k_block * config.block_k + first + row;
             let mut gradient = *gradient;

@@ -44,11 +44,11 @@ use crate::kernels::band;
 use crate::kernels::common::stamps::Profiled;
 use crate::kernels::varlen::band_to_end;
 use crate::params::TmaBackwardParams;
-use crate::ptx::{barrier, mbarrier, shuffle, spec, special, warpgroup};
+use crate::ptx::{barrier, mbarrier, shuffle, spec, special};
 use crate::spec::{Constant, Spec};
 use crate::tile::element::Element;
 use crate::tile::register::{Accumulator, RegisterTile};
-use crate::tile::warpgroup::WarpgroupTile;
+use crate::tile::warpgroup::{WarpgroupTile, release_registers, take_registers};
 use crate::variants::{Kind, TileShape};
 use consumer::Consumer;
 use layout::Layout;
@@ -161,14 +161,6 @@ impl<T: Tiles> Tiles for Profiled<T> {
     type Rounded = T::Rounded;
 }
 
-/// Registers of the producer warpgroup; consumers need what it gives back.
-const PRODUCER_REGISTERS: u32 = 24;
-/// Registers of consumers. With the producers', not more than the 168 that the launch gives each thread.
-const CONSUMER_REGISTERS: u32 = 240;
-/// The same at head_dim 192, where consumers can spare some: the producers then need no local memory.
-const SPARED_PRODUCER_REGISTERS: u32 = 40;
-const SPARED_CONSUMER_REGISTERS: u32 = 232;
-
 /// Claims tiles until none are left.
 ///
 /// # Safety
@@ -189,11 +181,7 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &TmaBackwardParams, maps: u64) {
         // Broadcast lane 0's value so that ptxas treats the branches as warp-uniform.
         let warpgroup = shuffle::shuffle_idx_u32(thread / 128, 0);
         if warpgroup == 0 {
-            if T::HEAD_DIM == 192 && T::SCHEDULE.by_product {
-                warpgroup::setmaxnreg_dec::<SPARED_PRODUCER_REGISTERS>();
-            } else {
-                warpgroup::setmaxnreg_dec::<PRODUCER_REGISTERS>();
-            }
+            release_registers(const { T::SCHEDULE.registers[0] });
             let warp = shuffle::shuffle_idx_u32(thread / 32, 0);
             if special::lane_idx() == 0 {
                 if warp == 0 {
@@ -203,11 +191,7 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &TmaBackwardParams, maps: u64) {
                 }
             }
         } else {
-            if T::HEAD_DIM == 192 && T::SCHEDULE.by_product {
-                warpgroup::setmaxnreg_inc::<SPARED_CONSUMER_REGISTERS>();
-            } else {
-                warpgroup::setmaxnreg_inc::<CONSUMER_REGISTERS>();
-            }
+            take_registers(const { T::SCHEDULE.registers[1] });
             let c = Consumer {
                 p: &p.pass,
                 maps,

@@ -251,10 +251,10 @@ impl Producer<'_> {
             kv_head(p, kv_head_idx),
             batch_idx,
         ];
-        let q_bytes = const { BoxedTile::n_bytes(config_block_q::<T>(), T::HEAD_DIM) };
-        let d_o_bytes = const { BoxedTile::n_bytes(config_block_q::<T>(), T::VALUE_DIM) };
+        let q_bytes = const { BoxedTile::n_bytes(T::CONFIG.block_q, T::HEAD_DIM) };
+        let d_o_bytes = const { BoxedTile::n_bytes(T::CONFIG.block_q, T::VALUE_DIM) };
         // Of lse, and of Δ.
-        let n_bytes = const { config_block_q::<T>() * 4 };
+        let n_bytes = const { T::CONFIG.block_q * 4 };
         let mut left = work.steps;
         // SAFETY: as `load`.
         unsafe {
@@ -331,11 +331,6 @@ impl Producer<'_> {
             }
         }
     }
-}
-
-/// Rows of a query block.
-const fn config_block_q<T: Tiles>() -> u32 {
-    T::CONFIG.block_q
 }
 
 /// Begins the copies of a tile's boxes.

@@ -16,13 +16,14 @@ use crate::params::ForwardParams;
 use crate::ptx::convert::{cvt_f16x2_e4m3x2, prmt};
 use crate::ptx::ldmatrix::{ldmatrix_x4, ldmatrix_x4_trans};
 use crate::ptx::math::{max, rcp_approx};
-use crate::ptx::{cp_async, global, shared, shuffle, spec, special};
+use crate::ptx::{cp_async, global, shared, spec, special};
 use crate::tile::element::{Element, F16};
 use crate::tile::fragment::{self, columns_then_rows, rows_then_columns};
 use crate::tile::global::GlobalRows;
 use crate::tile::matmul::{LeftOperand, Registers};
 use crate::tile::register::Accumulator;
 use crate::tile::shared::LaneRows;
+use crate::tile::softmax::quad_max;
 use core::marker::PhantomData;
 
 /// K and V in `e4m3`, for queries of type `E`.
@@ -120,7 +121,7 @@ impl<E: Element> Cache for E4m3<E> {
             .flatten()
             .fold(0.0, |most, scale| max(most, scale.abs()));
         // SAFETY: warp-collective, as promised. All lanes get the same: together four have all of a chunk's scales.
-        let most = unsafe { max_of_quad(of_lane) };
+        let most = unsafe { quad_max(of_lane) };
         if most > self.unit {
             let factor = self.unit / most;
             for n in 0..T::Output::N {
@@ -201,7 +202,7 @@ unsafe fn row_of_q<E: Element, T: Tiles>(
         }
     }
     // SAFETY: warp-collective, as promised.
-    let [scale, inverse] = scale_of_row(unsafe { max_of_quad(most) });
+    let [scale, inverse] = scale_of_row(unsafe { quad_max(most) });
     for pairs in pairs.iter_mut().take(steps) {
         *pairs = pairs.map(|pair| {
             let [a, b] = E::unpack(pair);
@@ -220,19 +221,6 @@ unsafe fn scales_of_columns(scales: u32, n: usize) -> [f32; 2] {
     let col = fragment::accumulator(special::lane_idx(), 0).col + n as u32 * 8;
     // SAFETY: the caller's contract.
     unsafe { shared::ld_shared_x2(scales + col * 4) }.map(f32::from_bits)
-}
-
-/// The greatest of four lanes that share rows.
-///
-/// # Safety
-/// Warp-collective.
-#[inline(always)]
-unsafe fn max_of_quad(x: f32) -> f32 {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let x = max(x, shuffle::shuffle_bfly_f32(x, 1));
-        max(x, shuffle::shuffle_bfly_f32(x, 2))
-    }
 }
 
 #[cfg(test)]

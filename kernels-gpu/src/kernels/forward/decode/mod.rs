@@ -17,7 +17,7 @@ use crate::attention::divide;
 use crate::attention::divisor::Divisor;
 use crate::attention::mask::Band;
 use crate::config;
-use crate::kernels::bounds;
+use crate::kernels::common::sequence::band_of_lengths;
 use crate::params::ForwardParams;
 use crate::ptx::{barrier, cp_async, global, shuffle, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Team};
@@ -77,12 +77,7 @@ pub unsafe fn forward<E: Element, C: Cache, T: Tiles>(p: &ForwardParams) {
         let mut o = T::Output::zero();
         let mut lse = [[f32::NEG_INFINITY; 2]; 2];
         if tile.idx * ROWS < tile.rows_q.len * p.shape.group_size {
-            let window = if spec::lengths() {
-                p.window.of_sequence(tile.rows_q.len, tile.rows_k.len)
-            } else {
-                p.window
-            };
-            let band = Band::new(tile.rows_q.len, tile.rows_k.len, window, bounds());
+            let band = band_of_lengths(p.window, tile.rows_q.len, tile.rows_k.len);
             lse = attend::<C, T>(p, tile, &band, &mut o);
         }
         merge::epilogue::<E, C, T>(p, tile, lse, &o);

@@ -197,11 +197,7 @@ pub(super) unsafe fn attend_block_sparse<E: Products, T: Blocks>(
             let (k_first, seqlen_k) = (listed.block * block_k, block.band.seqlen_k());
             if !listed.is_full || k_first + block_k > seqlen_k {
                 let q_first = block.queries.first + block.warp_row;
-                s.for_each(|row, col, s| {
-                    if !listed.keep(&block.band, q_first + row, k_first + col) {
-                        *s = f32::NEG_INFINITY;
-                    }
-                });
+                s.mask(|row, col| listed.keep(&block.band, q_first + row, k_first + col));
             }
             softmax.update(&mut s, &mut o);
             add_values::<E, T>(block, p, n, k_first, &s, &mut o);

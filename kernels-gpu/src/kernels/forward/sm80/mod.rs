@@ -297,22 +297,14 @@ impl Block {
         let (batch_idx, head_idx) = batch_and_head(self.head, p.shape.heads_q);
         let place = fragment::accumulator(self.team.thread % 32, 0);
         let row = self.queries.first + self.warp_row + place.row;
-        let tile = ScoreTile {
-            batch: if spec::lengths() {
-                self.sequence
-            } else {
-                batch_idx
-            },
-            head: head_idx,
-            kv_head: divide(head_idx, p.shape.group_size),
-            seqlen_q: self.band.seqlen_q(),
-            seqlen_k: self.band.seqlen_k(),
-            rows: [row, row + 8],
+        let batch = if spec::lengths() {
+            self.sequence
+        } else {
+            batch_idx
         };
-        let given = Given {
-            params: &p.score,
-            scale: &p.scale,
-        };
+        let seqlens = [self.band.seqlen_q(), self.band.seqlen_k()];
+        let tile = ScoreTile::new(batch, head_idx, p.shape.group_size, seqlens, row);
+        let given = Given::new(&p.score, &p.scale);
         given.edit(tile, first_key + place.col, s);
     }
 
@@ -431,11 +423,7 @@ unsafe fn step<E: Products, T: Blocks, X: Extent, const PAGES: bool>(
         }
         if X::CHECKED {
             let (q_first, k_first) = (block.queries.first + block.warp_row, j * config.block_k);
-            s.for_each(|row, col, s| {
-                if !block.band.keep(q_first + row, k_first + col) {
-                    *s = f32::NEG_INFINITY;
-                }
-            });
+            s.mask(|row, col| block.band.keep(q_first + row, k_first + col));
         }
 
         // P = exp(S − m);  m, l, O

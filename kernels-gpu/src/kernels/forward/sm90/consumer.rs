@@ -3,9 +3,9 @@
 use super::Tiles;
 use super::layout::{Keys, Layout, WorkTile, place};
 use super::scheduler::PackGqa;
+use crate::attention::batch_and_head;
 use crate::attention::mask::Band;
 use crate::attention::score::{RowTerms, ScoreRows, ScoreTile};
-use crate::attention::{batch_and_head, divide};
 use crate::config::{TMA_SLOTS, TileConfig};
 use crate::kernels::band;
 use crate::kernels::common::dropout::{Dropped, head_of};
@@ -478,15 +478,7 @@ impl Consumer<'_> {
             let (begin, end) = seen(first_row + place.row + below);
             (begin.saturating_sub(own_key), end.saturating_sub(own_key))
         });
-        for n in 0..T::Scores::N {
-            for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
-                let key = n as u32 * 8 + idx as u32 % 2;
-                let (begin, end) = visible[idx / 2];
-                if key < begin || key >= end {
-                    *x = f32::NEG_INFINITY;
-                }
-            }
-        }
+        s.for_each_hidden(visible, |x| *x = f32::NEG_INFINITY);
     }
 }
 
@@ -509,29 +501,23 @@ impl Consumer<'_> {
             return;
         }
         let (p, shape) = (self.p, &self.p.shape);
-        let (batch, head, seqlen_q, seqlen_k) = if spec::lengths() {
+        let (batch, head, seqlens) = if spec::lengths() {
             // SAFETY: the caller's contract.
             let listed = unsafe { self.layout.read_listed(place(slot, 1)) };
-            (listed.sequence, work.head, listed.seqlen_q, listed.seqlen_k)
+            (
+                listed.sequence,
+                work.head,
+                [listed.seqlen_q, listed.seqlen_k],
+            )
         } else {
             let (batch, head) = batch_and_head(work.head, shape.heads_q);
-            (batch, head, shape.seqlen_q, shape.seqlen_k)
+            (batch, head, [shape.seqlen_q, shape.seqlen_k])
         };
         let thread = special::opaque(special::thread_idx_x());
         let in_tile = row_of_thread::<T>(thread) + fragment::accumulator(thread % 32, 0).row;
         let row = work.q_block * T::CONFIG.block_q + in_tile;
-        let given = Given {
-            params: &p.score,
-            scale: &p.scale,
-        };
-        let tile = ScoreTile {
-            batch,
-            head,
-            kv_head: divide(head, shape.group_size),
-            seqlen_q,
-            seqlen_k,
-            rows: [row, row + 8],
-        };
+        let given = Given::new(&p.score, &p.scale);
+        let tile = ScoreTile::new(batch, head, shape.group_size, seqlens, row);
         given.begin(ScoreRows::Queries, tile);
     }
 

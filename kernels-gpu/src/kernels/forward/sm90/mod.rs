@@ -53,12 +53,14 @@ use crate::attention::score::RowTerms;
 use crate::config::{self, TileConfig, TmaForward};
 use crate::kernels::common::stamps::Profiled;
 use crate::params::{ForwardMap, TmaForwardParams};
-use crate::ptx::{barrier, mbarrier, shuffle, special, warpgroup};
+use crate::ptx::{barrier, mbarrier, shuffle, special};
 use crate::spec::{Constant, Spec};
 use crate::tile::element::Element;
 use crate::tile::register::RegisterTile;
 use crate::tile::ring::Ring;
-use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS, WarpgroupTile};
+use crate::tile::warpgroup::{
+    BoxedTile, WARPGROUP_ROWS, WarpgroupTile, release_registers, take_registers,
+};
 use crate::variants::{Kind, TileShape};
 use consumer::Consumer;
 use layout::{Layout, WorkTile};
@@ -244,12 +246,7 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &TmaForwardParams, maps: u64) {
         // Broadcast lane 0's value so that ptxas treats the branches as warp-uniform.
         let warpgroup = shuffle::shuffle_idx_u32(thread / 128, 0);
         if warpgroup == 0 {
-            match const { T::SCHEDULE.registers[0] } {
-                0 => {}
-                24 => warpgroup::setmaxnreg_dec::<24>(),
-                40 => warpgroup::setmaxnreg_dec::<40>(),
-                _ => unreachable!(),
-            }
+            release_registers(const { T::SCHEDULE.registers[0] });
             let warp = shuffle::shuffle_idx_u32(thread / 32, 0);
             if special::lane_idx() == 0 {
                 if warp == 0 {
@@ -261,14 +258,7 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &TmaForwardParams, maps: u64) {
                 }
             }
         } else {
-            match const { T::SCHEDULE.registers[1] } {
-                0 => {}
-                160 => warpgroup::setmaxnreg_inc::<160>(),
-                216 => warpgroup::setmaxnreg_inc::<216>(),
-                232 => warpgroup::setmaxnreg_inc::<232>(),
-                240 => warpgroup::setmaxnreg_inc::<240>(),
-                _ => unreachable!(),
-            }
+            take_registers(const { T::SCHEDULE.registers[1] });
             consumer::consume::<E, T>(p, layout, warpgroup - 1);
         }
     }

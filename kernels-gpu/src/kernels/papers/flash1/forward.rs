@@ -210,11 +210,7 @@ impl Head {
             cp_async::cp_async_commit_group();
             if is_edge {
                 let first_query = self.first_row::<T>(i);
-                s.for_each(|row, col, s| {
-                    if !self.band.keep(first_query + row, first_key + col) {
-                        *s = f32::NEG_INFINITY;
-                    }
-                });
+                s.mask(|row, col| self.band.keep(first_query + row, first_key + col));
             }
 
             // m = max(m_i, rowmax S),  l = exp(m_i − m) l_i
