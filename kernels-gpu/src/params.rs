@@ -30,7 +30,7 @@ pub use any::Params;
 pub use append::{AppendParams, HALVES, INTERLEAVED, KvCache, NewRows, RotaryParams};
 use argument::parameters;
 pub use argument::{
-    Argument, Extent, KernelParams, OptionalInput, Slot, VectorType, bind, in_workspace,
+    Argument, Effect, Extent, KernelParams, OptionalInput, Slot, VectorType, bind, in_workspace,
 };
 pub use block_list::{BlockListParams, BlockListPhase, BlockLists};
 pub use block_mask::{BLOCK_MULTIPLE, BlockMap, FULL_BLOCK, HIDDEN_BLOCK, PARTIAL_BLOCK};

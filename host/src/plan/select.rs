@@ -4,12 +4,14 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use ferroflash_kernels::attention::mask::Work;
+use ferroflash_kernels::params::Effect;
 use ferroflash_kernels::variants::{Arch, Kind, TileShape, VARIANTS, Variant};
 
 use super::eligible::{dtype_of_all, eligible};
 use super::flash2::decode;
 use super::{Algorithm, Backend, DeviceInfo, lengths, mask_map, schedule, short};
 use super::{Candidate, Outcome, Reason};
+use crate::arguments::{Argument, constant};
 use crate::error::PlanError;
 use crate::validate::{Checked, Pass};
 
@@ -200,7 +202,8 @@ impl PassKernels {
             }
             best.ok_or_else(|| refusal.unwrap_or(not_built(checked)))
         };
-        let variants = kinds.iter().map(row).collect::<Result<_, _>>()?;
+        let variants = kinds.iter().map(row).collect::<Result<Vec<_>, _>>()?;
+        optional_inputs(&variants, checked)?;
         Ok(PassKernels { tiles, variants })
     }
 
@@ -223,6 +226,25 @@ impl PassKernels {
     /// The newest architecture among them.
     fn newest(&self) -> Option<Arch> {
         self.variants.iter().map(|variant| variant.arch).max()
+    }
+}
+
+/// Whether what a call gives beside the tensors is known to the kernels that have to know it.
+fn optional_inputs(variants: &[&Variant], checked: &Checked) -> Result<(), Reason> {
+    let unknown = |&argument: &Argument| {
+        let effect = argument.optional_input().map(|input| input.effect);
+        let concerns = match effect {
+            Some(Effect::Scores) => true,
+            Some(Effect::Sums) => checked.pass() != Pass::Backward,
+            // `eligible` asks for lengths.
+            Some(Effect::Rows) | None => false,
+        };
+        let known = |constant| variants.iter().any(|row| row.capabilities().has(constant));
+        concerns && !constant(argument).is_some_and(known)
+    };
+    match checked.arguments().which().iter().find(unknown) {
+        Some(argument) => Err(Reason::NotRead { argument }),
+        None => Ok(()),
     }
 }
 

@@ -98,6 +98,11 @@ pub enum Reason {
     },
     /// The kernel drops no weights.
     Dropout,
+    /// No kernel of it reads an input that the call gives.
+    NotRead {
+        /// Which.
+        argument: Argument,
+    },
     /// Keys and values in 8 bits are read by other kernels.
     Fp8Kv,
     /// No kernel of it takes values of so many columns beside such keys.
@@ -204,6 +209,7 @@ impl Reason {
             | Reason::Pages
             | Reason::Score { .. }
             | Reason::Dropout
+            | Reason::NotRead { .. }
             | Reason::HeadDimV { .. }
             | Reason::HeadDimVMultiple { .. }
             | Reason::ValuesInKeys
@@ -269,6 +275,7 @@ impl fmt::Display for Reason {
             Reason::Pages => f.write_str("it does not find keys and values in pages"),
             Reason::Score { beside } => no_expression(f, *beside),
             Reason::Dropout => f.write_str("it drops no weights"),
+            Reason::NotRead { argument } => write!(f, "no kernel of it reads {argument}"),
             Reason::Fp8Kv => f.write_str("no kernel of it reads keys and values in e4m3"),
             Reason::HeadDimV { given, needed } => write!(
                 f,

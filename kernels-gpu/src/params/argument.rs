@@ -6,8 +6,8 @@ use super::{TensorMap, TensorView};
 
 /// The inputs of attention that a call may leave out without another word: each declared once, here.
 ///
-/// A row is a vector: its variant and its name, the type and the number of its elements, its gradient if it has one. From it
-/// follow the variant of [`Argument`]; the field and the method of the host's `Inputs` (and `Gradients`), with this
+/// A row is a vector: its variant and its name, the type and the number of its elements, what it has an effect on, its gradient if
+/// it has one. From it follow the variant of [`Argument`]; the field and the method of the host's `Inputs` (and `Gradients`), with this
 /// documentation; what calls are checked by; where its address goes; and what bindings may be given. A kernel that reads it asks
 /// for the [`Constant`](crate::spec::Constant) of the same name, if it has one, and has a place for its address among its parameters.
 ///
@@ -18,12 +18,12 @@ macro_rules! optional_inputs {
         $with! {
             $($before)*
             /// How many of its queries each sequence uses, from the first on: i32 `[batch]`. All, where it is left out.
-            SeqUsedQ seqused_q: I32 [Batch];
+            SeqUsedQ seqused_q: I32 [Batch], of Rows;
             /// How many of its keys and values each sequence uses, from the first on: i32 `[batch]`. All, where it is left out.
-            SeqUsedK seqused_k: I32 [Batch];
+            SeqUsedK seqused_k: I32 [Batch], of Rows;
             /// At which of its keys and values each sequence begins: i32 `[batch]`. The used keys (`seqused_k`) are counted from the
             /// first row on, the padding before this one among them. 0, where it is left out.
-            LeftpadK leftpad_k: I32 [Batch];
+            LeftpadK leftpad_k: I32 [Batch], of Rows;
             /// The sinks of the heads: f32 `[heads_q]`. The softmax of each query head has one term more in its denominator, exp of
             /// the head's sink, a learned number:
             ///
@@ -39,7 +39,7 @@ macro_rules! optional_inputs {
             ///
             /// GPT-OSS has such sinks (gpt-oss model card, OpenAI 2025, arXiv:2508.10925, section 2.2); the term goes back to
             /// Miller 2023, "Attention is off by one", and the word to StreamingLLM (Xiao et al. 2023, arXiv:2309.17453).
-            Sinks sinks: F32 [HeadsQ], gradient DSinks d_sinks;
+            Sinks sinks: F32 [HeadsQ], of Sums, gradient DSinks d_sinks;
         }
     };
 }
@@ -62,6 +62,17 @@ pub enum VectorType {
     F32,
 }
 
+/// What an input has an effect on, and so which kernels have to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// Which rows there are: kernels that look lengths up.
+    Rows,
+    /// The sums of exponentials: those of the forward pass. The backward pass has it in lse.
+    Sums,
+    /// The scores: those of every pass.
+    Scores,
+}
+
 /// What a row of [`optional_inputs`](crate::optional_inputs) says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionalInput {
@@ -69,6 +80,8 @@ pub struct OptionalInput {
     pub dtype: VectorType,
     /// Their number.
     pub extent: Extent,
+    /// What it has an effect on.
+    pub effect: Effect,
     /// Its gradient, of the same type and number; `None`: it has none.
     pub gradient: Option<Argument>,
 }
@@ -79,7 +92,7 @@ macro_rules! arguments {
         { $($(#[$doc:meta])* $variant:ident = $name:literal,)* }
         $(
             $(#[$optional_doc:meta])*
-            $optional:ident $field:ident: $dtype:ident [$extent:ident] $(, gradient $gradient:ident $gradient_field:ident)?;
+            $optional:ident $field:ident: $dtype:ident [$extent:ident], of $effect:ident $(, gradient $gradient:ident $gradient_field:ident)?;
         )*
     ) => {
         /// One argument of a call.
@@ -116,6 +129,7 @@ macro_rules! arguments {
                     $(Argument::$optional => Some(OptionalInput {
                         dtype: VectorType::$dtype,
                         extent: Extent::$extent,
+                        effect: Effect::$effect,
                         gradient: arguments!(@gradient $($gradient)?),
                     }),)*
                     _ => None,

@@ -189,7 +189,7 @@ impl<'e> Workspace<'e> {
                 let softmax = &mut panel.softmax;
                 softmax.add_sinks(&mut panel.o, lse, |lane| sinks[head(lane)]);
             }
-            store_lanes(&panel.o, dropout::inverse_keep(&at), &mut self.row, o);
+            store_lanes(&panel.o, |_| dropout::inverse_keep(&at), &mut self.row, o);
         }
     }
 

@@ -123,7 +123,7 @@ fn forward_pass<T: Element, K: Scalar + Widen>(
         false => view::<K>(operands, Argument::V)?,
     };
     let inputs = forward::Inputs {
-        q: view::<T>(operands, Argument::Q)?,
+        q: view::<T>(operands, Argument::Q)?.times(query_factors(operands)),
         k: k.in_pages(pages).scaled(of_k),
         v: v.in_pages(pages).scaled(of_v),
         sinks: vector(operands, Argument::Sinks),
@@ -151,7 +151,7 @@ fn backward_pass<T: Element>(
 ) -> Result<(), ProblemError> {
     let sequences = Sequences::new(problem, operands)?;
     let inputs = backward::Inputs {
-        q: view::<T>(operands, Argument::Q)?,
+        q: view::<T>(operands, Argument::Q)?.times(query_factors(operands)),
         k: view::<T>(operands, Argument::K)?,
         v: view::<T>(operands, Argument::V)?,
         o: view::<T>(operands, Argument::O)?,
@@ -275,6 +275,11 @@ fn vector<'a, T: Scalar>(operands: &mut Operands<'a>, argument: Argument) -> Opt
         Some(Operand::Vector(vector)) => vector.host(),
         _ => None,
     }
+}
+
+/// What the queries of each head are multiplied by, and their gradients: what is a factor of a head's scores.
+fn query_factors<'a>(_operands: &mut Operands<'a>) -> Option<&'a [f32]> {
+    None
 }
 
 /// A tensor to write.

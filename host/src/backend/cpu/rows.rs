@@ -15,6 +15,8 @@ pub(super) struct View<'a, T> {
     layout: Layout,
     pages: Option<Paged<'a>>,
     scales: Option<Scales<'a>>,
+    /// What the rows of each head are multiplied by.
+    factors: Option<&'a [f32]>,
 }
 
 /// What elements stand for, where they have scales: themselves times these.
@@ -44,6 +46,8 @@ pub(super) struct HeadRows<'a, T> {
 enum RowScales<'a> {
     None,
     OfAll(f32),
+    /// Of each head of the group.
+    OfHeads(&'a [f32]),
     /// Of page 0, and every so many behind it.
     OfPages(&'a [f32], usize),
 }
@@ -76,6 +80,7 @@ impl<'a, T: Widen> View<'a, T> {
             layout,
             pages: None,
             scales: None,
+            factors: None,
         }
     }
 
@@ -98,6 +103,11 @@ impl<'a, T: Widen> View<'a, T> {
         View { scales, ..self }
     }
 
+    /// The same with the rows of each head multiplied by its factor.
+    pub(super) fn times(self, factors: Option<&'a [f32]>) -> View<'a, T> {
+        View { factors, ..self }
+    }
+
     /// The rows of a sequence and one group of heads; of an empty tensor, none.
     pub(super) fn head_rows(
         &self,
@@ -117,9 +127,11 @@ impl<'a, T: Widen> View<'a, T> {
             None => span.batch_idx * layout.batch_stride + span.first * layout.row_stride,
         };
         let start = row + group_idx * group_size * layout.head_stride;
-        let scales = match self.scales {
-            None => RowScales::None,
-            Some(Scales { values, of }) => match of {
+        let heads = group_idx * group_size..(group_idx + 1) * group_size;
+        let scales = match (self.scales, self.factors) {
+            (None, None) => RowScales::None,
+            (None, Some(factors)) => RowScales::OfHeads(&factors[heads]),
+            (Some(Scales { values, of }), _) => match of {
                 Fp8Kv::PerSequence => {
                     RowScales::OfAll(values[span.batch_idx * layout.heads + group_idx])
                 }
@@ -164,11 +176,23 @@ impl<'a, T: Widen> HeadRows<'a, T> {
         }
     }
 
+    /// The same rows of one head multiplied by a factor.
+    pub(super) fn times(self, factor: Option<f32>) -> HeadRows<'a, T> {
+        match factor {
+            Some(factor) => HeadRows {
+                scales: RowScales::OfAll(factor),
+                ..self
+            },
+            None => self,
+        }
+    }
+
     /// What elements of a row are to be multiplied by.
-    fn scale(&self, row: usize) -> Option<f32> {
+    pub(super) fn scale(&self, row: usize) -> Option<f32> {
         match (self.scales, self.pages) {
             (RowScales::None, _) | (RowScales::OfPages(..), None) => None,
             (RowScales::OfAll(scale), _) => Some(scale),
+            (RowScales::OfHeads(scales), _) => Some(scales[row % self.group_size]),
             (RowScales::OfPages(scales, step), Some(pages)) => {
                 let (page, _) = pages.place(row / self.group_size);
                 Some(scales[page * step])
@@ -249,15 +273,16 @@ enum Dimension {
     Head,
 }
 
-/// Writes lane `index` of the panel, times the factor, to row `index`, rounded to the nearest value of the type.
+/// Writes lane `index` of the panel, times its factor, to row `index`, rounded to the nearest value of the type.
 pub(super) fn store_lanes<T: Element>(
     panel: &Panel,
-    factor: f32,
+    factor: impl Fn(usize) -> f32,
     scratch: &mut Vec<f32>,
     rows: &mut [&mut [T]],
 ) {
     for (lane, row) in rows.iter_mut().enumerate() {
         scratch.clear();
+        let factor = factor(lane);
         scratch.extend(panel.lane(lane).take(row.len()).map(|value| value * factor));
         T::narrow(scratch, row);
     }

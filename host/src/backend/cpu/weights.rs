@@ -83,6 +83,7 @@ fn rows<T: Element, K: Scalar + Widen>(
         Some(Scales { values, of })
     });
     let sinks = vector::<f32>(operands, Argument::Sinks);
+    let factors = super::query_factors(operands);
     let (q, k) = (
         tensor(operands, Argument::Q)?,
         tensor(operands, Argument::K)?,
@@ -98,7 +99,9 @@ fn rows<T: Element, K: Scalar + Widen>(
         scales: None,
     };
     let inputs = Inputs {
-        q: plain.head_rows(&q, (queries, of.head), fetch, &mut copy_of_q)?,
+        q: plain
+            .head_rows(&q, (queries, of.head), fetch, &mut copy_of_q)?
+            .times(factors.map(|factors| factors[of.head])),
         first_query: of.rows.start,
         k: Stored { pages, scales }.head_rows(
             &k,

@@ -184,9 +184,9 @@ impl<'e> Workspace<'e> {
             .chunks_mut(per_panel)
             .zip(task.d_v.chunks_mut(per_panel));
         for (panel, (d_k, d_v)) in self.panels.iter_mut().zip(results) {
-            store_lanes(&panel.d_k, sizes.softmax_scale, &mut self.row, d_k);
+            store_lanes(&panel.d_k, |_| sizes.softmax_scale, &mut self.row, d_k);
             let scale = dropout::inverse_keep(&at);
-            store_lanes(&panel.d_v, scale, &mut self.row, d_v);
+            store_lanes(&panel.d_v, |_| scale, &mut self.row, d_v);
         }
     }
 

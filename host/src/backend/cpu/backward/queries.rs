@@ -150,8 +150,12 @@ impl<'e> Workspace<'e> {
         );
         let per_panel = self.machine.wide_lanes();
         let scale = at.sequence.sizes.softmax_scale;
+        let q = inputs
+            .q
+            .head_rows(at.sequence.q, at.head_k, at.sequence.sizes.group_size);
         for (panel, d_q) in self.panels.iter_mut().zip(task.d_q.chunks_mut(per_panel)) {
-            store_lanes(&panel.d_q, scale, &mut self.row, d_q);
+            let factor = |lane| scale * q.scale(panel.first_row + lane).unwrap_or(1.0);
+            store_lanes(&panel.d_q, factor, &mut self.row, d_q);
         }
     }
 
