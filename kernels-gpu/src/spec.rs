@@ -12,11 +12,12 @@ pub mod text;
 
 use core::fmt;
 
-/// THE table of constants: calls `$callback!` with a row for each, `Name name "name"`. The enum, the names, the symbols, what reads a constant on the
+/// THE table of constants: calls `$callback!` with a row for each, `Name name "name"`; those of [`optional_inputs`](crate::optional_inputs) that kernels
+/// are compiled with or without come last. The enum, the names, the symbols, what reads a constant on the
 /// device ([`crate::ptx::spec`]) and its probe are made from it; kernels that ask for a new one name it in [`Kind::capabilities`](crate::variants::Kind).
 macro_rules! for_each_constant {
     ($callback:ident) => {
-        $callback! {
+        $crate::optional_inputs! { with_optional_inputs!($callback {
             /// A query sees no key beyond some distance to the right of its own place: causal, or a window.
             RightBound right_bound "right_bound";
             /// A query sees no key beyond some distance to the left of its own place: a window.
@@ -40,20 +41,37 @@ macro_rules! for_each_constant {
             ScoreGradient score_gradient "score_gradient";
             /// Under a block mask that is a map of the mask expression, with no score beside it: in full blocks there is nothing to edit.
             EditPartial edit_partial "edit_partial";
-            /// The softmax of each head has one term more, its sink: see [`crate::params::ForwardParams::sinks`].
-            Sinks sinks "sinks";
             /// Weights are dropped at random: see [`crate::attention::dropout`].
             Dropout dropout "dropout";
             /// Rows of the tensors have fewer columns than the kernel is compiled for: see [`crate::variants::Variant::pads_columns`].
             PadColumns pad_columns "pad_columns";
             /// Products of f32 are as exact as sums in f32 let them be, and not those of tf32: see [`crate::tile::tf32`].
             FullPrecision full_precision "full_precision";
+        }) }
+    };
+}
+
+/// `$callback!` with these rows, and with one of each optional input that has a constant.
+macro_rules! with_optional_inputs {
+    (
+        $callback:ident { $($rows:tt)* }
+        $(
+            $(#[$doc:meta])*
+            $input:ident $field:ident: $dtype:ident [$extent:ident], of $effect:ident $(compiled $name:literal)? $(, gradient $gradient:ident $of_field:ident)?;
+        )*
+    ) => {
+        $callback! {
+            $($rows)*
+            $($(
+                #[doc = concat!("A call gives `", $name, "`: see [`Argument::", stringify!($input), "`](crate::params::Argument::", stringify!($input), ").")]
+                $input $field $name;
+            )?)*
         }
     };
 }
 
 #[cfg(any(target_arch = "nvptx64", feature = "emulator"))]
-pub(crate) use for_each_constant;
+pub(crate) use {for_each_constant, with_optional_inputs};
 
 macro_rules! constants {
     ($($(#[$doc:meta])* $constant:ident $reader:ident $name:literal;)*) => {

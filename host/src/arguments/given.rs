@@ -10,7 +10,7 @@ use crate::tensor::{Tensor, TensorMut, Vector, VectorMut};
 macro_rules! inputs_and_gradients {
     ($(
         $(#[$doc:meta])*
-        $argument:ident $field:ident: $dtype:ident [$extent:ident], of $effect:ident $(, gradient $gradient:ident $of_field:ident)?;
+        $argument:ident $field:ident: $dtype:ident [$extent:ident], of $effect:ident $(compiled $constant:literal)? $(, gradient $gradient:ident $of_field:ident)?;
     )*) => {
         arguments! {
             /// What both passes read.

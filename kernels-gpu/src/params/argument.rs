@@ -6,10 +6,11 @@ use super::{TensorMap, TensorView};
 
 /// The inputs of attention that a call may leave out without another word: each declared once, here.
 ///
-/// A row is a vector: its variant and its name, the type and the number of its elements, what it has an effect on, its gradient if
-/// it has one. From it follow the variant of [`Argument`]; the field and the method of the host's `Inputs` (and `Gradients`), with this
-/// documentation; what calls are checked by; where its address goes; and what bindings may be given. A kernel that reads it asks
-/// for the [`Constant`](crate::spec::Constant) of the same name, if it has one, and has a place for its address among its parameters.
+/// A row is a vector: its variant and its name, the type and the number of its elements, what it has an effect on, whether kernels are
+/// compiled with or without it, its gradient if it has one. From it follow the variant of [`Argument`] and the
+/// [`Constant`](crate::spec::Constant) of the same name; the field and the method of the host's `Inputs` (and `Gradients`), with this
+/// documentation; what calls are checked by; where its address goes; and what bindings may be given. A kernel that reads it names the
+/// constant among its capabilities, and has a place for the address among its parameters.
 ///
 /// The macro `$with` is given the tokens in parentheses, then the rows.
 #[macro_export]
@@ -39,7 +40,7 @@ macro_rules! optional_inputs {
             ///
             /// GPT-OSS has such sinks (gpt-oss model card, OpenAI 2025, arXiv:2508.10925, section 2.2); the term goes back to
             /// Miller 2023, "Attention is off by one", and the word to StreamingLLM (Xiao et al. 2023, arXiv:2309.17453).
-            Sinks sinks: F32 [HeadsQ], of Sums, gradient DSinks d_sinks;
+            Sinks sinks: F32 [HeadsQ], of Sums compiled "sinks", gradient DSinks d_sinks;
         }
     };
 }
@@ -92,7 +93,7 @@ macro_rules! arguments {
         { $($(#[$doc:meta])* $variant:ident = $name:literal,)* }
         $(
             $(#[$optional_doc:meta])*
-            $optional:ident $field:ident: $dtype:ident [$extent:ident], of $effect:ident $(, gradient $gradient:ident $gradient_field:ident)?;
+            $optional:ident $field:ident: $dtype:ident [$extent:ident], of $effect:ident $(compiled $constant:literal)? $(, gradient $gradient:ident $gradient_field:ident)?;
         )*
     ) => {
         /// One argument of a call.

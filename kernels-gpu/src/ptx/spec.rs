@@ -1,6 +1,6 @@
 //! Specialisation constants: see [`crate::spec`].
 
-use crate::spec::{Constant, for_each_constant};
+use crate::spec::{Constant, for_each_constant, with_optional_inputs};
 
 /// `mov.u32 r, ferroflash_spec_…`: a function for each constant. Its value is on the GPU what the host has put in place of its symbol, on the emulator
 /// what the launch says. 0 where the builder compiles rows that do not ask for it: what stands behind it is then not in their text.

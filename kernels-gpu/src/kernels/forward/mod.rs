@@ -90,15 +90,15 @@ pub(in crate::kernels) fn add_sinks<O: Accumulator>(
     all
 }
 
-/// The sink of a head, where heads of all batch entries are counted together.
+/// What a vector of query heads, sinks, say, has for one of them, where heads of all batch entries are counted together.
 ///
 /// # Safety
-/// `sinks` has one for each of the `heads_q` heads of a batch entry.
+/// The vector has one for each of the `heads_q` heads of a batch entry.
 #[inline(always)]
-pub(in crate::kernels) unsafe fn sink_of_head(sinks: u64, heads_q: u32, head: u32) -> f32 {
+pub(in crate::kernels) unsafe fn value_of_head(vector: u64, heads_q: u32, head: u32) -> f32 {
     let (_, head_idx) = batch_and_head(head, heads_q);
     // SAFETY: the caller's contract.
-    unsafe { sink_of(sinks, head_idx) }
+    unsafe { sink_of(vector, head_idx) }
 }
 
 /// A statistic of the rows, which have been padded; `place_of` as in [`store_statistic`].

@@ -2,7 +2,7 @@
 
 use super::put_all;
 use crate::ptx::spec;
-use crate::spec::{Constant, for_each_constant};
+use crate::spec::{Constant, for_each_constant, with_optional_inputs};
 
 macro_rules! values {
     ($($(#[$doc:meta])* $constant:ident $reader:ident $name:literal;)*) => {

@@ -7,7 +7,7 @@ use crate::config::MLA_COLUMNS;
 use crate::kernels::forward::sm90::Tiles;
 use crate::kernels::forward::sm90::consumer::Consumer;
 use crate::kernels::forward::sm90::layout::place;
-use crate::kernels::forward::{StatisticRows, add_sinks, sink_of_head, store_statistic};
+use crate::kernels::forward::{StatisticRows, add_sinks, store_statistic, value_of_head};
 use crate::ptx::{barrier, spec};
 use crate::tile::element::Element;
 use crate::tile::global::GlobalRows;
@@ -58,7 +58,7 @@ impl Consumer<'_> {
                 (head, self.packing.query::<T>(row))
             };
             if spec::sinks() {
-                let sink = |row| sink_of_head(p.sinks, p.shape.heads_q, place_of(row).0);
+                let sink = |row| value_of_head(p.sinks, p.shape.heads_q, place_of(row).0);
                 lse = add_sinks(first_row, lse, &mut t.o, sink);
             }
             let rows = if spec::lengths() {

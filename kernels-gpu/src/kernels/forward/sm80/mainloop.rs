@@ -104,6 +104,7 @@ pub(super) fn stage<T: Blocks>(tile: SharedTile, i: u32) -> SharedTile {
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub(super) unsafe fn scores<E: Products, T: Blocks, X: Extent, N: Extent, const PAGES: bool>(
     block: &Block,
+    p: &ForwardParams,
     this: Staged,
     next: Option<Staged>,
 ) -> T::Scores {
@@ -190,7 +191,7 @@ pub(super) unsafe fn attend_block_sparse<E: Products, T: Blocks>(
                 step: n,
                 block: listed.block,
             };
-            let mut s = scores::<E, T, BoundsChecked, BoundsChecked, false>(block, this, next);
+            let mut s = scores::<E, T, BoundsChecked, BoundsChecked, false>(block, p, this, next);
             if spec::score() && !(spec::edit_partial() && listed.is_full) {
                 block.edit_scores(p, listed.block * block_k, &mut s);
             }

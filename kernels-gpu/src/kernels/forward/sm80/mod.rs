@@ -6,7 +6,7 @@
 mod mainloop;
 mod pages;
 
-use super::{StatisticRows, add_sinks, sink_of_head, store_statistic};
+use super::{StatisticRows, add_sinks, store_statistic, value_of_head};
 use crate::attention::mask::{Band, Rows, Work};
 use crate::attention::schedule::{self, ForwardTile};
 use crate::attention::score::ScoreTile;
@@ -343,7 +343,7 @@ unsafe fn store<E: Products, T: Blocks>(
         }
         if spec::sinks() {
             // Nothing in common with what comes before the loop, or kernels without sinks would hold it in registers, too.
-            let sink = sink_of_head(p.sinks, p.shape.heads_q, special::opaque(head));
+            let sink = value_of_head(p.sinks, p.shape.heads_q, special::opaque(head));
             sums = add_sinks(row, sums, output, |_| sink);
         }
         if const { T::WARPS_ACROSS > 1 } {
@@ -417,7 +417,7 @@ unsafe fn step<E: Products, T: Blocks, X: Extent, const PAGES: bool>(
     unsafe {
         // S = Q Kᵀ
         let next = (j > first).then(|| staged(j - 1));
-        let mut s = scores::<E, T, X, Whole, PAGES>(block, staged(j), next);
+        let mut s = scores::<E, T, X, Whole, PAGES>(block, p, staged(j), next);
         if spec::score() {
             block.edit_scores(p, j * config.block_k, &mut s);
         }

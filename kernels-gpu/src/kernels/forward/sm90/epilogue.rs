@@ -9,7 +9,7 @@ use crate::attention::split_kv::n_splits;
 use crate::attention::{batch_and_head, divide};
 use crate::config::TMA_SLOTS;
 use crate::kernels::common::dropout::divide_by_kept;
-use crate::kernels::forward::{StatisticRows, add_sinks, sink_of_head, store_statistic};
+use crate::kernels::forward::{StatisticRows, add_sinks, store_statistic, value_of_head};
 use crate::kernels::merge::combine::SplitQuery;
 use crate::kernels::varlen;
 use crate::params::{BOX_COLUMNS, CombineParams, ForwardMap, TmaForwardParams};
@@ -55,7 +55,7 @@ impl Consumer<'_> {
                 return;
             }
             if spec::sinks() {
-                let sink = |head| sink_of_head(p.sinks, p.shape.heads_q, head);
+                let sink = |head| value_of_head(p.sinks, p.shape.heads_q, head);
                 lse = if T::PACKS_GQA {
                     add_sinks(first_row, lse, o, |row| sink(place_of(row).0))
                 } else {

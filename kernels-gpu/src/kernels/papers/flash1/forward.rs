@@ -36,7 +36,7 @@ use crate::config::{self, HALF_BYTES, TileConfig};
 use crate::kernels::band;
 use crate::kernels::forward::sm80::{Blocks, Tiles};
 use crate::kernels::forward::{
-    StatisticRows, add_sinks, load_statistic, sink_of_head, store_statistic,
+    StatisticRows, add_sinks, load_statistic, store_statistic, value_of_head,
 };
 use crate::params::Flash1ForwardParams;
 use crate::ptx::{barrier, cp_async, spec, special};
@@ -249,7 +249,7 @@ impl Head {
             let mut o: T::Output = copy::load_accumulators(self.address_of_o::<T>(p, i));
             let mut lse = log_sums_exp::<T::Output>(m, l, p.scale.scale_log2);
             if spec::sinks() {
-                let sink = sink_of_head(p.sinks, p.shape.heads_q, self.head);
+                let sink = value_of_head(p.sinks, p.shape.heads_q, self.head);
                 lse = add_sinks(first_row, lse, &mut o, |_| sink);
             }
             copy::store_through::<E, T::Output>(self.o, first_row, self.q_tile, 0, &o);
