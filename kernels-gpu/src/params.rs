@@ -141,6 +141,8 @@ parameters! {
         pub score: ScoreParams = Within,
         /// Where the softmax of each head has one term more: `f32 [heads_q]`, the logarithms of these terms.
         pub sinks: u64 = Vector(Sinks),
+        /// `f32 [heads_q]`: what the scores of each head are multiplied by, where a call gives it.
+        pub head_scale: u64 = Vector(HeadScale),
         /// Where weights are dropped: which.
         pub dropout: DropoutParams = Within,
         /// Workspace, of a profiled kernel alone: `[heads, tiles]` of [`Stamp`], its records.
@@ -294,7 +296,7 @@ parameters! {
 const _: () = assert!(size_of::<TensorView>() == 32 && size_of::<Shape>() == 32);
 const _: () = assert!(
     size_of::<ForwardParams>()
-        == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 56 + 48 + 24 + 40 + 304 + 8 + 40 + 8
+        == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 56 + 48 + 24 + 40 + 304 + 16 + 40 + 8
 );
 const _: () = assert!(
     size_of::<TmaForwardParams>()

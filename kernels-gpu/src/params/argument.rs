@@ -41,6 +41,9 @@ macro_rules! optional_inputs {
             /// GPT-OSS has such sinks (gpt-oss model card, OpenAI 2025, arXiv:2508.10925, section 2.2); the term goes back to
             /// Miller 2023, "Attention is off by one", and the word to StreamingLLM (Xiao et al. 2023, arXiv:2309.17453).
             Sinks sinks: F32 [HeadsQ], of Sums compiled "sinks", gradient DSinks d_sinks;
+            /// What the scores of each query head are multiplied by, beside softmax_scale: f32 `[heads_q]`, finite. 1, where it is left
+            /// out. A learned temperature of each head, as Swin Transformer V2 has it (Liu et al. 2022, arXiv:2111.09883, section 3.3).
+            HeadScale head_scale: F32 [HeadsQ], of Scores compiled "head_scale";
         }
     };
 }

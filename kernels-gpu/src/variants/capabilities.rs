@@ -12,8 +12,8 @@ use crate::params::{
     TmaBackwardParams, TmaForwardParams,
 };
 use crate::spec::Constant::{
-    BlockMask, Dropout, EditPartial, FullPrecision, HeadSplits, Lengths, PadColumns, Pages, Score,
-    ScoreGradient, Sinks, SplitKv,
+    BlockMask, Dropout, EditPartial, FullPrecision, HeadScale, HeadSplits, Lengths, PadColumns,
+    Pages, Score, ScoreGradient, Sinks, SplitKv,
 };
 use crate::spec::{Constant, Spec};
 
@@ -40,6 +40,7 @@ impl Kind {
                 Pages,
                 Score,
                 Sinks,
+                HeadScale,
                 Dropout,
                 PadColumns,
                 FullPrecision,

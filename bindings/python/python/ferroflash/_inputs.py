@@ -42,6 +42,7 @@ class Inputs(TypedDict, total=False):
     """Keywords of `attention` that stand in its signature as `**inputs`, each with what is said of it."""
 
     sinks: Annotated[SupportsDLPack | None, "exp(sink) is added to the sum of exponentials of each row of a head"]
+    head_scale: Annotated[SupportsDLPack | None, "what the scores of each head are multiplied by, beside softmax_scale"]
 
 
 class InputsAndWanted(Inputs, total=False):

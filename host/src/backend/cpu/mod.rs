@@ -278,8 +278,8 @@ fn vector<'a, T: Scalar>(operands: &mut Operands<'a>, argument: Argument) -> Opt
 }
 
 /// What the queries of each head are multiplied by, and their gradients: what is a factor of a head's scores.
-fn query_factors<'a>(_operands: &mut Operands<'a>) -> Option<&'a [f32]> {
-    None
+fn query_factors<'a>(operands: &mut Operands<'a>) -> Option<&'a [f32]> {
+    vector(operands, Argument::HeadScale)
 }
 
 /// A tensor to write.

@@ -11,6 +11,7 @@ use crate::attention::block_mask::SparseBlock;
 use crate::attention::score::ScoreRows;
 use crate::kernels::block_sparse::list::List;
 use crate::kernels::common::dropout::{Dropped, head_of};
+use crate::kernels::forward::value_of_head;
 use crate::params::ForwardParams;
 use crate::ptx::{barrier, cp_async, shared, spec, special};
 
@@ -136,6 +137,10 @@ pub(super) unsafe fn scores<E: Products, T: Blocks, X: Extent, N: Extent, const 
             }
             cp_async::cp_async_commit_group();
             sum_scores::<T>(block, &mut s);
+        }
+        if spec::head_scale() {
+            let factor = value_of_head(p.head_scale, p.shape.heads_q, block.head);
+            s.for_each(|_, _, x| *x *= factor);
         }
         s
     }
