@@ -87,6 +87,7 @@ pub use dense::{
 pub use error::Error;
 pub use expressed::{flash_attn_varlen_with_expressions, flash_attn_with_expressions};
 pub use expressions::Expressions;
+pub use ferroflash::arguments::Argument;
 /// What [`Score::new`] and [`Mask::new`] trace closures with.
 pub use ferroflash::expression;
 pub use ferroflash::{Mask, MaskExpression, Score};

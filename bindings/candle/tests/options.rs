@@ -4,7 +4,7 @@ mod support;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
 use candle_ferroflash::{
-    self as ff, Error, Expressions, Options, Score, flash_attn_varlen_with_options,
+    self as ff, Argument, Error, Expressions, Options, Score, flash_attn_varlen_with_options,
     flash_attn_with_options,
 };
 use ferroflash::{Problem, dropout_mask};
@@ -104,6 +104,39 @@ fn sinks_that_ask_for_no_gradient() -> Result<()> {
         |q, k, v| flash_attn_with_options(q, k, v, &options, case.scale(), None, None),
         &|x| Ok(naive_beside(&x[0], &x[1], &x[2], case, Ok, Some(&sinks), None)?.0),
     )
+}
+
+/// Any of the library's optional inputs, by its name: here the factors of the heads' scores, which are factors of their queries.
+#[test]
+fn an_input_of_the_library_is_given_by_its_name() -> Result<()> {
+    let case = Case::PLAIN;
+    let factors = Tensor::new(&[0.5f32, 2.0, -1.0, 1.25], &Device::Cpu)?;
+    let options = Options::new().input(Argument::HeadScale, &factors);
+    let of_heads = factors.reshape((4, 1))?;
+    compare(
+        case,
+        &[],
+        |q, k, v| flash_attn_with_options(q, k, v, &options, case.scale(), None, None),
+        &|x| {
+            let q = x[0].broadcast_mul(&of_heads)?;
+            Ok(naive_beside(&q, &x[1], &x[2], case, Ok, None, None)?.0)
+        },
+    )?;
+
+    let q = numbers((2, 6, 4, 16), 1)?;
+    let attend = |argument, vector: &Tensor| {
+        let options = Options::new().input(argument, vector);
+        refusal(flash_attn_with_options(
+            &q, &q, &q, &options, 0.25, None, None,
+        ))
+    };
+    let short = factors.narrow(0, 0, 3)?;
+    let refused = attend(Argument::HeadScale, &short);
+    assert!(refused.contains("head_scale has shape [3]"), "{refused}");
+    // It is an argument, and none of these inputs.
+    let refused = attend(Argument::DLse, &factors);
+    assert!(refused.contains("d_lse"), "{refused}");
+    Ok(())
 }
 
 #[test]
