@@ -63,7 +63,7 @@ fn known(context: &Arc<CudaContext>) -> std::result::Result<Known, ferroflash::E
 
 /// The slice in a storage, whatever the type of its elements; of types that no call takes, an error.
 macro_rules! of_elements {
-    ($storage:expr, $slice:expr, $elements:ident => $value:expr) => {
+    ($dtype:expr, $slice:expr, $elements:ident => $value:expr) => {
         match $slice {
             CudaStorageSlice::BF16($elements) => $value,
             CudaStorageSlice::F16($elements) => $value,
@@ -72,8 +72,8 @@ macro_rules! of_elements {
             CudaStorageSlice::I32($elements) => $value,
             CudaStorageSlice::U32($elements) => $value,
             _ => {
-                let (dtype, op) = ($storage.dtype(), "ferroflash");
-                return Err(candle_core::Error::UnsupportedDTypeForOp(dtype, op).bt());
+                let op = "ferroflash";
+                return Err(candle_core::Error::UnsupportedDTypeForOp($dtype, op).bt());
             }
         }
     };
@@ -161,7 +161,9 @@ impl Place for Cuda {
     }
 
     fn read<'a>(&'a self, storage: &'a CudaStorage, first: usize) -> Result<(u64, SyncOnDrop<'a>)> {
-        Ok(of_elements!(storage, &storage.slice, elements => read(elements, first, &self.stream)))
+        Ok(
+            of_elements!(storage.dtype(), &storage.slice, elements => read(elements, first, &self.stream)),
+        )
     }
 
     fn write<'a>(
@@ -169,8 +171,8 @@ impl Place for Cuda {
         storage: &'a mut CudaStorage,
         first: usize,
     ) -> Result<(u64, SyncOnDrop<'a>)> {
-        let stream = &self.stream;
-        Ok(of_elements!(storage, &mut storage.slice, elements => write(elements, first, stream)))
+        let (dtype, stream) = (storage.dtype(), &self.stream);
+        Ok(of_elements!(dtype, &mut storage.slice, elements => write(elements, first, stream)))
     }
 
     fn copy(storage: &CudaStorage, layout: &Layout) -> Result<CudaStorage> {
