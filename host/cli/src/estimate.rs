@@ -2,15 +2,70 @@
 
 mod table;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::Args;
 use ferroflash::{Device, Dtype, ProblemBuilder};
 use ferroflash_lab::estimate::Gpu;
 use ferroflash_lab::estimate::sweep::{self, Case};
 
-use crate::arguments::EstimateArguments;
 use crate::failure::Failure;
 use crate::output;
+use crate::posed::SizeWords;
+use crate::words::{Lens, Passes, dtype, passes, sweep};
+
+/// Options of `estimate`: a GPU and a problem.
+#[derive(Debug, Args)]
+pub struct EstimateArguments {
+    /// A GPU of the table: T4, V100, A100 (SXM, 80 GB), "A100 40GB", "A100 PCIe" (80 GB), L4, "RTX 4090", H100, H200, B200.
+    #[arg(long, conflicts_with_all = ["device", "peak", "bandwidth", "sram", "sms"])]
+    pub gpu: Option<String>,
+    /// The GPU that is present. Its peak and bandwidth come from the table, or from --peak and --bandwidth.
+    #[arg(long, conflicts_with_all = ["sram", "sms"])]
+    pub device: bool,
+    /// Your own GPU: dense products of the problem's type, TFLOP/s. With --bandwidth, --sram and --sms.
+    #[arg(
+        long,
+        value_name = "TFLOPS",
+        requires = "bandwidth",
+        allow_negative_numbers = true
+    )]
+    pub peak: Option<f64>,
+    /// Bandwidth of its memory, GB/s, of 10⁹ bytes. With --peak.
+    #[arg(
+        long,
+        value_name = "GB/S",
+        requires = "peak",
+        allow_negative_numbers = true
+    )]
+    pub bandwidth: Option<f64>,
+    /// Shared memory of one of its SMs, KB, of 1024 bytes. With --peak, --bandwidth and --sms. It decides which
+    /// kernels fit, and so the tiles of the backward pass; it does not enter the formulas of bytes.
+    #[arg(long, value_name = "KB", requires = "peak")]
+    pub sram: Option<u32>,
+    /// Its number of SMs. With --peak, --bandwidth and --sram.
+    #[arg(long, value_name = "N", requires = "peak")]
+    pub sms: Option<u32>,
+    /// Sizes and mask of the problem.
+    #[command(flatten)]
+    pub sizes: SizeWords,
+    /// A sweep: rows of q, k and v from the first number on, doubled up to the second.
+    #[arg(long, value_name = "FIRST..LAST", value_parser = sweep, conflicts_with_all = ["seqlen", "seqlen_k"])]
+    pub seqs: Option<Lens>,
+    /// Type of the elements. Unless given: bf16, or f16 where the GPU's tensor cores have no bf16.
+    #[arg(long, value_parser = dtype())]
+    pub dtype: Option<Dtype>,
+    /// Which passes.
+    #[arg(long, default_value = "both", value_parser = passes())]
+    pub pass: Passes,
+    /// Prints one JSON object a line instead of a table.
+    #[arg(long)]
+    pub json: bool,
+    /// Draws the times of a sweep, both axes logarithmic; an existing file is replaced.
+    #[arg(long, value_name = "FILE", requires = "seqs")]
+    pub svg: Option<PathBuf>,
+}
 
 /// Prints the predictions, and draws them if that is asked for.
 pub fn estimate(arguments: &EstimateArguments) -> Result<ExitCode, Failure> {
@@ -19,7 +74,7 @@ pub fn estimate(arguments: &EstimateArguments) -> Result<ExitCode, Failure> {
     if let Some(path) = &arguments.svg {
         output::replace(path, sweep::svg(&gpu, &cases)?.as_bytes())?;
     }
-    match (arguments.json, arguments.seqs) {
+    match (arguments.json, &arguments.seqs) {
         (true, _) => table::print_json(&gpu, &cases),
         (false, Some(_)) => table::print_sweep(&gpu, &cases)?,
         (false, None) => table::print(&gpu, &cases)?,
@@ -59,22 +114,15 @@ fn gpu(arguments: &EstimateArguments) -> Result<Gpu, Failure> {
 
 fn cases(arguments: &EstimateArguments, gpu: &Gpu) -> Result<Vec<Case>, Failure> {
     let dtype = match arguments.dtype {
-        Some(dtype) => dtype.into(),
+        Some(dtype) => dtype,
         None if gpu.bf16_flops.is_some() => Dtype::Bf16,
         None => Dtype::F16,
     };
     let builder = arguments.sizes.problem(dtype)?;
-    let builders = match arguments.seqs {
-        Some(sweep) => sweep
-            .lengths()
-            .into_iter()
-            .map(|n| builder.seqlen(n))
-            .collect(),
+    let builders = match &arguments.seqs {
+        Some(lengths) => lengths.iter().map(|&n| builder.seqlen(n)).collect(),
         None => vec![builder],
     };
-    let case = |builder: ProblemBuilder| {
-        let passes = arguments.pass.list();
-        Ok(Case::new(builder.build()?, gpu, passes)?)
-    };
+    let case = |builder: ProblemBuilder| Ok(Case::new(builder.build()?, gpu, arguments.pass)?);
     builders.into_iter().map(case).collect()
 }

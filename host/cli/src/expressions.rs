@@ -1,7 +1,6 @@
 //! Scores and masks that have names: [`NamedScore`], [`NamedMask`], and what a measurement gives them.
 
 mod given;
-mod inputs;
 mod words;
 
 #[cfg(test)]
@@ -12,9 +11,8 @@ use ferroflash_expression::named::{NamedMask, NamedScore};
 
 use crate::failure::Failure;
 
-pub use given::{FileGiven, Other, ParamWord};
-pub use inputs::Given;
-pub use words::{MaskWord, ScoreWord, mask_by_name, score_by_name};
+pub use given::{Given, ParamWord, ScoreTensor};
+pub use words::{mask, mask_by_name, score, score_by_name};
 
 /// The score and the mask of a case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Why the command failed, and the exit code that says so.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ferroflash::error::{DriverError, ProblemError};
@@ -20,25 +20,9 @@ pub const CANNOT_RUN: u8 = 3;
 /// Why the command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// A file cannot be read or written.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// Which.
-        path: PathBuf,
-        /// What the system says.
-        source: std::io::Error,
-    },
-    /// The input is not a safetensors file.
-    #[error("{} is not a safetensors file: {source}", path.display())]
-    Format {
-        /// Which.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: safetensors::SafeTensorError,
-    },
-    /// The input is a safetensors file, but not an attention problem.
+    /// A file that cannot be read or written, or does not hold what it should.
     #[error("{}: {what}", path.display())]
-    Contents {
+    File {
         /// Which.
         path: PathBuf,
         /// What is wrong with it.
@@ -73,6 +57,14 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// What is wrong with a file.
+    pub fn of_file<W: ToString>(path: &Path) -> impl Fn(W) -> Failure + Copy {
+        move |what| Failure::File {
+            path: path.to_owned(),
+            what: what.to_string(),
+        }
+    }
+
     /// The exit code for it.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {

@@ -4,28 +4,55 @@ mod edit;
 
 use std::process::ExitCode;
 
+use clap::Args;
 use ferroflash::backend::cuda::{CudaDevice, missing_kernels, needed_cuda, origin_of_kernels};
-use ferroflash::{Attention, Device, Problem};
+use ferroflash::{Device, Dtype};
 use ferroflash_kernels::variants::VARIANTS;
 
-use crate::arguments::InfoArguments;
-use crate::expressions::{MaskWord, ScoreWord};
+use crate::bench::scheduled;
+use crate::device::DeviceWords;
 use crate::failure::Failure;
+use crate::posed::{EditWords, SizeWords};
 use crate::print::say;
+use crate::words::{Passes, Schedule, dtype, passes, schedule};
+
+/// Options of `info`: a problem.
+#[derive(Debug, Args)]
+pub struct InfoArguments {
+    /// Its sizes and its mask.
+    #[command(flatten)]
+    pub sizes: SizeWords,
+    /// Type of the elements.
+    #[arg(long, default_value = "bf16", value_parser = dtype())]
+    pub dtype: Dtype,
+    /// Its expressions. Prints their derivative and their PTX, and on a GPU what the driver's compiler makes of kernels with them.
+    #[command(flatten)]
+    pub edit: EditWords,
+    /// Which passes.
+    #[arg(long, default_value = "both", value_parser = passes())]
+    pub pass: Passes,
+    /// What would run it.
+    #[command(flatten)]
+    pub on: DeviceWords,
+    /// The schedule.
+    #[arg(long, default_value = "auto", value_parser = schedule())]
+    pub algorithm: Schedule,
+    /// Lists every kernel.
+    #[arg(long)]
+    pub kernels: bool,
+}
 
 /// Prints devices, kernels, and the plans of a problem.
 pub fn info(arguments: &InfoArguments) -> Result<ExitCode, Failure> {
     print_driver();
     say!("processor  {}", Device::cpu());
     print_kernels(arguments);
-    let problem = problem(arguments)?;
+    let builder = arguments.sizes.problem(arguments.dtype)?;
+    let problem = arguments.edit.put(builder).build()?;
     let device = arguments.on.device()?;
-    let mut attention = Attention::new(&device, problem)?;
-    if let Some(algorithm) = arguments.algorithm.algorithm() {
-        attention = attention.with_algorithm(algorithm);
-    }
+    let attention = scheduled(&device, problem, arguments.algorithm)?;
     edit::print(attention.problem())?;
-    for &pass in arguments.pass.list() {
+    for &pass in arguments.pass {
         let explanation = attention.explain(pass)?;
         say!("\n{}", explanation.to_string().trim_end());
         if let (Ok(plan), Some(cuda)) = (&explanation.plan, device.as_cuda()) {
@@ -70,37 +97,17 @@ fn print_driver() {
 }
 
 fn print_kernels(arguments: &InfoArguments) {
-    match (missing_kernels(), needed_cuda()) {
-        (Some(reason), _) => say!("kernels    none in this program: {reason}"),
-        (None, Some(needed)) => {
-            say!(
-                "kernels    {} in this program, {}, for CUDA {}.{} and newer",
-                VARIANTS.len(),
-                origin_of_kernels(),
-                needed.major,
-                needed.minor
-            );
-        }
-        (None, None) => say!(
-            "kernels    {} in this program, {}",
-            VARIANTS.len(),
-            origin_of_kernels()
-        ),
+    let needed = needed_cuda().map_or(String::new(), |needed| {
+        format!(", for CUDA {}.{} and newer", needed.major, needed.minor)
+    });
+    let (n, origin) = (VARIANTS.len(), origin_of_kernels());
+    match missing_kernels() {
+        Some(reason) => say!("kernels    none in this program: {reason}"),
+        None => say!("kernels    {n} in this program, {origin}{needed}"),
     }
     if arguments.kernels {
         for variant in VARIANTS {
             say!("           {:<32} {}", variant.name, variant.arch.name());
         }
     }
-}
-
-fn problem(arguments: &InfoArguments) -> Result<Problem, Failure> {
-    let mut builder = arguments.sizes.problem(arguments.dtype.into())?;
-    if let Some(ScoreWord(score)) = arguments.score {
-        builder = builder.score(score);
-    }
-    if let Some(MaskWord(mask)) = arguments.mask_expression {
-        builder = builder.mask_expression(mask);
-    }
-    Ok(builder.build()?)
 }

@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
-use ferroflash::Dtype;
-use ferroflash::arguments::Argument;
+use bytemuck::Pod;
+use ferroflash::arguments::{Argument, ByArgument};
+use ferroflash::{BlockMask, Dtype, Element, Problem};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
-use crate::block_mask::{self, StoredMap};
-use crate::expressions::Other;
+use crate::expressions::ScoreTensor;
 use crate::failure::Failure;
-use crate::lengths::{Lengths, VECTORS};
 use crate::mask::MaskWords;
 
 /// Names of results, in the order in which they are printed.
@@ -42,7 +42,7 @@ pub struct Input {
     /// The sink of each query head, where heads have some.
     pub sinks: Option<Vec<f32>>,
     /// Tensors that are none of attention's own: what expressions may read.
-    pub others: HashMap<String, Other>,
+    pub others: HashMap<String, Arc<ScoreTensor>>,
     /// Stored results by name, as f32.
     pub expected: HashMap<&'static str, Vec<f32>>,
     /// The metadata as they stand in the file.
@@ -84,22 +84,12 @@ pub struct Stored {
 
 /// Reads and checks a file.
 pub fn read(path: &Path) -> Result<Input, Failure> {
-    let io = |source| Failure::Io {
-        path: path.to_owned(),
-        source,
-    };
-    let format = |source| Failure::Format {
-        path: path.to_owned(),
-        source,
-    };
-    let bytes = std::fs::read(path).map_err(io)?;
+    let bytes = std::fs::read(path).map_err(Failure::of_file(path))?;
+    let format = |error| Failure::of_file(path)(format!("not a safetensors file: {error}"));
     let (_, header) = SafeTensors::read_metadata(&bytes).map_err(format)?;
     let tensors = SafeTensors::deserialize(&bytes).map_err(format)?;
     let metadata = header.metadata().clone().unwrap_or_default();
-    contents(&tensors, metadata).map_err(|what| Failure::Contents {
-        path: path.to_owned(),
-        what,
-    })
+    contents(&tensors, metadata).map_err(Failure::of_file(path))
 }
 
 fn contents(tensors: &SafeTensors, metadata: HashMap<String, String>) -> Result<Input, String> {
@@ -109,22 +99,9 @@ fn contents(tensors: &SafeTensors, metadata: HashMap<String, String>) -> Result<
         .map_err(|_| "tensor q is missing".to_owned())?;
     let dtype = dtype_of("q", &q)?;
     let lengths = lengths(tensors)?;
-    let like_q = |name| {
-        stored(
-            tensors,
-            name,
-            dtype,
-            lengths.get(Argument::CuSeqlensQ).is_some(),
-        )
-    };
-    let like_k = |name| {
-        stored(
-            tensors,
-            name,
-            dtype,
-            lengths.get(Argument::CuSeqlensK).is_some(),
-        )
-    };
+    let packed = |cu_seqlens| lengths.get(cu_seqlens).is_some();
+    let like_q = |name| stored(tensors, name, dtype, packed(Argument::CuSeqlensQ));
+    let like_k = |name| stored(tensors, name, dtype, packed(Argument::CuSeqlensK));
     let (q, k, v) = (like_q("q")?, like_k("k")?, like_k("v")?);
     let has_d_o = tensors.names().contains(&"d_o");
     let d_o = if has_d_o { Some(like_q("d_o")?) } else { None };
@@ -158,7 +135,7 @@ fn contents(tensors: &SafeTensors, metadata: HashMap<String, String>) -> Result<
         d_o,
         d_lse,
         lengths,
-        block_mask: block_mask::read(tensors, &metadata)?,
+        block_mask: block_mask(tensors, &metadata)?,
         sinks,
         others: others(tensors),
         expected,
@@ -169,7 +146,7 @@ fn contents(tensors: &SafeTensors, metadata: HashMap<String, String>) -> Result<
 }
 
 /// Tensors of other names than attention's own.
-fn others(tensors: &SafeTensors) -> HashMap<String, Other> {
+fn others(tensors: &SafeTensors) -> HashMap<String, Arc<ScoreTensor>> {
     let is_own = |name: &str| {
         let vectors = VECTORS.map(Argument::name);
         [&READ[..], &RESULTS, &vectors].concat().contains(&name)
@@ -177,7 +154,7 @@ fn others(tensors: &SafeTensors) -> HashMap<String, Other> {
     let others = tensors.tensors().into_iter();
     let others = others.filter(|(name, _)| !is_own(name));
     others
-        .filter_map(|(name, tensor)| Some((name, Other::read(&tensor)?)))
+        .filter_map(|(name, tensor)| Some((name, Arc::new(ScoreTensor::read(&tensor)?))))
         .collect()
 }
 
@@ -231,14 +208,10 @@ fn integers(name: &str, tensor: &TensorView) -> Result<Vec<i32>, String> {
         ));
     }
     match tensor.dtype() {
-        safetensors::Dtype::I32 => {
-            let (numbers, _) = tensor.data().as_chunks();
-            Ok(numbers.iter().copied().map(i32::from_le_bytes).collect())
-        }
+        safetensors::Dtype::I32 => Ok(elements(tensor.data())),
         safetensors::Dtype::I64 => {
-            let (numbers, _) = tensor.data().as_chunks();
-            let number = |bytes| i32::try_from(i64::from_le_bytes(bytes));
-            let numbers: Result<Vec<i32>, _> = numbers.iter().copied().map(number).collect();
+            let numbers = elements::<i64>(tensor.data()).into_iter();
+            let numbers: Result<Vec<i32>, _> = numbers.map(i32::try_from).collect();
             numbers.map_err(|_| format!("tensor {name} has a number that 32 bits do not hold"))
         }
         other => Err(format!("tensor {name} is {other:?}; allowed: I32, I64")),
@@ -286,7 +259,7 @@ fn lse_gradient(tensor: &TensorView, q: &Stored) -> Result<Vec<f32>, String> {
 }
 
 /// `[batch, heads_q, seqlen_q]`; packed, `[heads_q, total_q]`.
-pub fn lse_shape(q: &Stored) -> Vec<usize> {
+fn lse_shape(q: &Stored) -> Vec<usize> {
     match *q.dims {
         [total_q, heads_q, _] => vec![heads_q, total_q],
         _ => {
@@ -296,13 +269,17 @@ pub fn lse_shape(q: &Stored) -> Vec<usize> {
     }
 }
 
-/// That of q, with the columns of v.
-pub fn o_shape(q: &Stored, v: &Stored) -> Vec<usize> {
-    let mut shape = q.dims.clone();
-    if let Some(columns) = shape.last_mut() {
-        *columns = v.shape[3];
+/// The shape of a result.
+pub fn result_shape(name: &str, [q, k, v]: [&Stored; 3]) -> Vec<usize> {
+    match name {
+        "lse" => lse_shape(q),
+        "sinks" | "d_sinks" => vec![q.shape[2]],
+        // That of q, with the columns of v.
+        "o" => [&q.dims[..q.dims.len() - 1], &v.shape[3..]].concat(),
+        "d_q" => q.dims.clone(),
+        "d_v" => v.dims.clone(),
+        _ => k.dims.clone(),
     }
-    shape
 }
 
 fn dtype_of(name: &str, tensor: &TensorView) -> Result<Dtype, String> {
@@ -320,66 +297,179 @@ fn dtype_of(name: &str, tensor: &TensorView) -> Result<Dtype, String> {
 fn expected_values(
     name: &str,
     tensor: &TensorView,
-    [q, k, v]: [&Stored; 3],
+    like: [&Stored; 3],
 ) -> Result<Vec<f32>, String> {
-    let needed = match name {
-        "lse" => lse_shape(q),
-        "sinks" | "d_sinks" => vec![q.shape[2]],
-        "o" => o_shape(q, v),
-        "d_q" => q.dims.clone(),
-        "d_v" => v.dims.clone(),
-        _ => k.dims.clone(),
-    };
+    let needed = result_shape(name, like);
     if tensor.shape() != needed {
         return Err(format!(
             "stored {name} has shape {:?}; needed: {needed:?}",
             tensor.shape()
         ));
     }
-    Ok(match dtype_of(name, tensor)? {
-        Dtype::Bf16 => floats::<half::bf16>(tensor.data()),
-        Dtype::F16 => floats::<half::f16>(tensor.data()),
-        Dtype::F32 => floats::<f32>(tensor.data()),
-    })
+    Ok(with_element!(dtype_of(name, tensor)?, T => {
+        let elements = elements::<T>(tensor.data()).into_iter();
+        elements.map(|element| element.to_f32()).collect()
+    }))
 }
 
-fn floats<T: Bytes>(bytes: &[u8]) -> Vec<f32> {
-    elements::<T>(bytes)
-        .into_iter()
-        .map(|element| element.to_f32())
-        .collect()
+/// The vectors that say where sequences lie.
+pub const VECTORS: [Argument; 5] = [
+    Argument::CuSeqlensQ,
+    Argument::CuSeqlensK,
+    Argument::SeqUsedQ,
+    Argument::SeqUsedK,
+    Argument::LeftpadK,
+];
+
+/// The vectors of one problem; none where all sequences are of one length.
+#[derive(Clone, Debug, Default)]
+pub struct Lengths {
+    vectors: ByArgument<Option<Vec<i32>>>,
 }
 
-/// An element that files hold.
-pub trait Bytes: ferroflash::Element {
-    /// From its bytes in a file, as many as it has.
-    fn from_bytes(bytes: &[u8]) -> Self;
-    /// Appends its bytes.
-    fn push_bytes(self, bytes: &mut Vec<u8>);
+impl Lengths {
+    /// q, k and v of these lengths, packed; `None` where their sum is no i32.
+    pub fn packed(lens: &[usize]) -> Option<Lengths> {
+        let mut cu_seqlens = vec![0i32];
+        let mut end = 0i32;
+        for &len in lens {
+            end = end.checked_add(i32::try_from(len).ok()?)?;
+            cu_seqlens.push(end);
+        }
+        let mut lengths = Lengths::default();
+        lengths.set(Argument::CuSeqlensQ, cu_seqlens.clone());
+        lengths.set(Argument::CuSeqlensK, cu_seqlens);
+        Some(lengths)
+    }
+
+    /// With this vector too.
+    pub fn set(&mut self, argument: Argument, vector: Vec<i32>) {
+        self.vectors[argument] = Some(vector);
+    }
+
+    /// A vector, where there is one.
+    pub fn get(&self, argument: Argument) -> Option<&[i32]> {
+        self.vectors[argument].as_deref()
+    }
+
+    /// Those that there are.
+    pub fn iter(&self) -> impl Iterator<Item = (Argument, &[i32])> {
+        VECTORS
+            .into_iter()
+            .filter_map(|argument| Some((argument, self.get(argument)?)))
+    }
+
+    /// How many sequences a `cu_seqlens` has, and the most rows of one.
+    pub fn of_packed(&self, argument: Argument) -> Option<(usize, usize)> {
+        let cu_seqlens = self.get(argument)?;
+        let lens = cu_seqlens
+            .windows(2)
+            .map(|pair| i64::from(pair[1]) - i64::from(pair[0]));
+        // Whether they make sense is for the library to say.
+        let longest = lens.max().unwrap_or(0).max(0);
+        Some((cu_seqlens.len().saturating_sub(1), longest as usize))
+    }
 }
 
-macro_rules! bytes {
-    ($type:ty) => {
-        impl Bytes for $type {
-            fn from_bytes(bytes: &[u8]) -> Self {
-                let mut array = [0; size_of::<$type>()];
-                array.copy_from_slice(bytes);
-                <$type>::from_le_bytes(array)
+/// Rows or keys of a block where the metadata do not say.
+const DEFAULT_BLOCK: usize = BlockMask::MULTIPLE;
+
+/// A map as it stands in the file.
+#[derive(Clone, Debug)]
+pub struct StoredMap {
+    /// Bytes of the map.
+    pub bytes: Vec<u8>,
+    /// `[batch or 1, heads_q or 1, blocks of queries, blocks of keys]`.
+    shape: [usize; 4],
+    block_q: usize,
+    block_k: usize,
+}
+
+/// The map, where the file has one.
+fn block_mask(
+    tensors: &SafeTensors,
+    metadata: &HashMap<String, String>,
+) -> Result<Option<StoredMap>, String> {
+    let Ok(tensor) = tensors.tensor("block_mask") else {
+        return Ok(None);
+    };
+    if tensor.dtype() != safetensors::Dtype::U8 {
+        let given = tensor.dtype();
+        return Err(format!("tensor block_mask is {given:?}; needed: U8"));
+    }
+    let shape = tensor.shape();
+    let shape = <[usize; 4]>::try_from(shape).map_err(|_| {
+        format!(
+            "tensor block_mask has shape {shape:?}; needed: [batch or 1, heads_q or 1, blocks of queries, blocks of keys]"
+        )
+    })?;
+    let size = |name: &str| -> Result<usize, String> {
+        Ok(parsed(metadata, name, "a number of rows")?.unwrap_or(DEFAULT_BLOCK))
+    };
+    Ok(Some(StoredMap {
+        bytes: tensor.data().to_vec(),
+        shape,
+        block_q: size("block_q")?,
+        block_k: size("block_k")?,
+    }))
+}
+
+impl StoredMap {
+    /// The block mask whose maps these are: those of each batch entry, or head, where the shape has more than one.
+    pub fn mask(&self) -> BlockMask {
+        let mut mask = BlockMask::new(self.block_q, self.block_k);
+        if self.shape[0] != 1 {
+            mask = mask.per_batch();
+        }
+        if self.shape[1] != 1 {
+            mask = mask.per_head();
+        }
+        mask
+    }
+
+    /// Whether the map has the shape that the problem needs.
+    pub fn fits(&self, problem: &Problem) -> Result<(), String> {
+        match problem.block_mask_shape() {
+            Some(needed) if needed != self.shape => {
+                let given = self.shape;
+                Err(format!(
+                    "tensor block_mask has shape {given:?}; needed: {needed:?}"
+                ))
             }
-            fn push_bytes(self, bytes: &mut Vec<u8>) {
-                bytes.extend_from_slice(&self.to_le_bytes());
+            _ => Ok(()),
+        }
+    }
+}
+
+/// An element that files hold, as it lies in memory: both are little-endian.
+pub trait Bytes: Element + Pod {}
+
+impl<T: Element + Pod> Bytes for T {}
+
+const _: () = assert!(cfg!(target_endian = "little"));
+
+/// The elements that these bytes are.
+pub fn elements<T: Pod>(bytes: &[u8]) -> Vec<T> {
+    bytemuck::allocation::pod_collect_to_vec(bytes)
+}
+
+/// An expression with the Rust type of a [`Dtype`].
+macro_rules! with_element {
+    ($dtype:expr, $T:ident => $of:expr) => {
+        match $dtype {
+            ferroflash::Dtype::Bf16 => {
+                type $T = half::bf16;
+                $of
+            }
+            ferroflash::Dtype::F16 => {
+                type $T = half::f16;
+                $of
+            }
+            ferroflash::Dtype::F32 => {
+                type $T = f32;
+                $of
             }
         }
     };
 }
-bytes!(half::bf16);
-bytes!(half::f16);
-bytes!(f32);
-
-/// The elements that these bytes are.
-pub fn elements<T: Bytes>(bytes: &[u8]) -> Vec<T> {
-    bytes
-        .chunks_exact(size_of::<T>())
-        .map(T::from_bytes)
-        .collect()
-}
+pub(crate) use with_element;

@@ -1,40 +1,83 @@
 //! `ferroflash kernels`: kernels compiled before their first use, and what that use costs.
 
-mod time;
-
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use clap::{Args, Subcommand};
 use ferroflash::Device;
-use ferroflash::ahead::{AheadKernel, Compiler, ReadyKernel, kernels as kernels_of, on_threads};
-use ferroflash::backend::cuda::{KernelCompiler, Origin, Ptxas};
+use ferroflash::ahead::{
+    AheadKernel, CallKind, Compiler, ReadyKernel, kernels as kernels_of, on_threads,
+};
+use ferroflash::backend::cuda::Origin;
+use ferroflash::backend::cuda::{KernelCompiler, Ptxas};
 use ferroflash::error::DriverError;
 use ferroflash::plan::DeviceInfo;
-use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::arguments::{CompileArguments, ComputeCapability, KernelsCommand};
+use crate::device::{find_ptxas, keeping_kernels};
 use crate::failure::{CANNOT_RUN, Failure};
-use crate::print::say;
-use crate::ptxas;
+use crate::print::{progress, say};
+use crate::words::compute_capability;
+
+/// What to do with kernels.
+#[derive(Debug, Subcommand)]
+pub enum KernelsCommand {
+    /// Compiles kernels into a folder, where --kernel-cache and programs find them. Without --compute-capability for the GPU that is here, by `ptxas` or else by its
+    /// driver; with it no GPU is needed, but `ptxas` is.
+    Compile(CompileArguments),
+    /// Measures how long the first use of each kernel takes: without a folder, with an empty one, and with that folder filled. The driver has a cache of its own, which
+    /// CUDA_CACHE_DISABLE=1 switches off.
+    Time(CallWords),
+}
+
+/// Options of `kernels compile`.
+#[derive(Debug, Args)]
+pub struct CompileArguments {
+    /// Which kernels.
+    #[command(flatten)]
+    pub calls: CallWords,
+    /// The folder, which is made where there is none. Kernels that are there are not compiled again.
+    #[arg(long)]
+    pub folder: PathBuf,
+    /// For GPUs of this compute capability.
+    #[arg(long, value_name = "MAJOR.MINOR", value_parser = compute_capability)]
+    pub compute_capability: Option<(u32, u32)>,
+}
+
+/// Which kernels, and what compiles them.
+#[derive(Debug, Args)]
+pub struct CallWords {
+    /// Calls whose kernels are meant; once for each kind. The pass, the element type, head_dim (or head_dim/head_dim_v), then any of: causal, window, prefix; packed, seqused;
+    /// pages, e4m3, values-in-keys; block-mask, sinks, dropout; fastest, full; flash1, flash2, flash3, standard. All sizes are meant unless
+    /// batch=N, heads=N/N, seqlen=N, seqlen_k=N or page_size=N say one.
+    #[arg(long = "for", value_name = "CALLS", required = true)]
+    pub calls: Vec<CallKind>,
+    /// NVIDIA's assembler. Unless given: the one on PATH, in /usr/local/cuda, or in Python's packages (nvidia-cuda-nvcc, triton).
+    #[arg(long, value_name = "PROGRAM")]
+    pub ptxas: Option<PathBuf>,
+}
 
 /// Compiles, or measures.
 pub fn kernels(command: &KernelsCommand) -> Result<ExitCode, Failure> {
     match command {
         KernelsCommand::Compile(arguments) => compile(arguments),
-        KernelsCommand::Time(arguments) => time::time(arguments),
+        KernelsCommand::Time(calls) => time(calls),
     }
 }
 
 fn compile(arguments: &CompileArguments) -> Result<ExitCode, Failure> {
-    let found = ptxas::find(arguments.calls.ptxas.as_deref())?;
+    let found = find_ptxas(arguments.calls.ptxas.as_deref())?;
     let by = match &found {
         Some(ptxas) => format!("ptxas ({ptxas})"),
         None => "the driver".to_owned(),
     };
     let device = match arguments.compute_capability {
         Some(_) => None,
-        None => Some(here(found.clone(), &arguments.folder)?),
+        None => Some(keeping_kernels(
+            Device::cuda(0)?,
+            found.clone(),
+            &arguments.folder,
+        )?),
     };
     let cuda = device.as_ref().and_then(Device::as_cuda);
     let compiler = match (cuda, arguments.compute_capability) {
@@ -49,7 +92,7 @@ fn compile(arguments: &CompileArguments) -> Result<ExitCode, Failure> {
         arguments.folder.display()
     );
     let start = Instant::now();
-    let bar = bar(kernels.len());
+    let bar = progress(kernels.len());
     let ready = on_threads(&kernels, |kernel| {
         let ready = compiler.compile(kernel);
         bar.set_message(kernel.to_string());
@@ -66,11 +109,11 @@ fn compile(arguments: &CompileArguments) -> Result<ExitCode, Failure> {
 
 /// By `ptxas`, for a GPU that need not be here.
 fn ahead(
-    given: Option<ComputeCapability>,
+    given: Option<(u32, u32)>,
     ptxas: Option<Ptxas>,
     folder: &Path,
 ) -> Result<Compiler<'static>, Failure> {
-    let ComputeCapability(major, minor) = given.unwrap_or(ComputeCapability(0, 0));
+    let (major, minor) = given.unwrap_or_default();
     let Some(info) = DeviceInfo::of_compute_capability((major, minor)) else {
         return Err(Failure::Option(format!(
             "--compute-capability {major}.{minor}: no kernel runs there; allowed: 8.0, 8.6, 8.7, 8.9, 9.0, 10.0 and newer"
@@ -85,15 +128,6 @@ fn ahead(
     };
     let compiler = KernelCompiler::new(folder, ptxas, info.compute_capability)?;
     Ok(Compiler::Ahead(Box::new((compiler, info))))
-}
-
-/// The GPU that is here, with the folder.
-fn here(ptxas: Option<Ptxas>, folder: &Path) -> Result<Device, Failure> {
-    let device = Device::cuda(0)?;
-    Ok(match ptxas {
-        Some(ptxas) => device.with_kernel_cache_by(ptxas, folder)?,
-        None => device.with_kernel_cache(folder)?,
-    })
 }
 
 /// A line for each kernel and one for all; whether one has failed.
@@ -130,11 +164,52 @@ fn print(
     n_failed > 0
 }
 
-/// How far it is, on stderr where that is a terminal.
-fn bar(n: usize) -> ProgressBar {
-    let bar = ProgressBar::new(n as u64);
-    match ProgressStyle::with_template("{bar:32} {pos}/{len} {elapsed} {wide_msg}") {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
+/// Milliseconds of one kernel, and where it came from.
+type Loaded = (f64, Origin);
+
+/// Loads every kernel three times.
+fn time(calls: &CallWords) -> Result<ExitCode, Failure> {
+    let ptxas = find_ptxas(calls.ptxas.as_deref())?;
+    let device = Device::cuda(0)?;
+    let kernels = kernels_of(&calls.calls, device.info())?;
+    let gpu = device.to_string();
+    // A device whose last handle is gone has unloaded all: the next one is as in a new process.
+    drop(device);
+    let folder = tempfile::tempdir().map_err(Failure::of_file(&std::env::temp_dir()))?;
+    let with_folder = || keeping_kernels(Device::cuda(0)?, ptxas.clone(), folder.path());
+    let without = first_uses(Device::cuda(0)?, &kernels)?;
+    let empty = first_uses(with_folder()?, &kernels)?;
+    let filled = first_uses(with_folder()?, &kernels)?;
+    let by = ptxas.as_ref().map_or("the driver".into(), Ptxas::to_string);
+    say!("first use in ms, {gpu}; compiled by {by}");
+    let names: Vec<String> = kernels.iter().map(AheadKernel::to_string).collect();
+    let width = names.iter().map(String::len).max().unwrap_or(0);
+    say!(
+        "{:width$}  without a folder  empty folder  filled folder",
+        ""
+    );
+    let mut slowest = [0f64; 3];
+    for (at, name) in names.iter().enumerate() {
+        let times = [&without, &empty, &filled].map(|loads| loads[at].0);
+        slowest = [0, 1, 2].map(|which| slowest[which].max(times[which]));
+        let [a, b, c] = times;
+        let origin = filled[at].1.in_words();
+        say!("{name:width$}  {a:16.1}  {b:12.1}  {c:13.1}  {origin}");
     }
+    let [a, b, c] = slowest;
+    say!("{:width$}  {a:16.1}  {b:12.1}  {c:13.1}", "the slowest");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Loads each kernel, one after another, and closes the device.
+fn first_uses(device: Device, kernels: &[AheadKernel]) -> Result<Vec<Loaded>, Failure> {
+    let Some(cuda) = device.as_cuda() else {
+        return Ok(Vec::new());
+    };
+    let mut loads = Vec::new();
+    for kernel in kernels {
+        let ready = Compiler::Here(cuda).compile(kernel)?;
+        loads.push((ready.time.as_secs_f64() * 1e3, ready.origin));
+    }
+    Ok(loads)
 }

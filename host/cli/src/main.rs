@@ -3,23 +3,23 @@
 
 mod arguments;
 mod bench;
-mod block_mask;
 mod compare;
+mod device;
 mod estimate;
 mod expressions;
 mod failure;
 mod info;
 mod input;
 mod kernels;
-mod lengths;
 mod mask;
 mod output;
 mod posed;
 mod print;
 mod profile;
-mod ptxas;
 mod run;
+mod tensors;
 mod weights;
+mod words;
 
 use std::process::ExitCode;
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
 
+use safetensors::SafeTensorError;
 use safetensors::tensor::TensorView;
 
 use crate::failure::Failure;
@@ -24,21 +25,16 @@ pub struct Result {
 
 impl Result {
     /// From elements.
-    pub fn new<T: Bytes>(name: &'static str, shape: &[usize], elements: &[T]) -> Result {
-        let mut bytes = Vec::with_capacity(size_of_val(elements));
-        elements
-            .iter()
-            .for_each(|element| element.push_bytes(&mut bytes));
-        let dtype = match T::DTYPE {
-            ferroflash::Dtype::Bf16 => safetensors::Dtype::BF16,
-            ferroflash::Dtype::F16 => safetensors::Dtype::F16,
-            ferroflash::Dtype::F32 => safetensors::Dtype::F32,
-        };
+    pub fn new<T: Bytes>(name: &'static str, shape: Vec<usize>, elements: &[T]) -> Result {
         Result {
             name,
-            dtype,
-            shape: shape.to_vec(),
-            bytes,
+            dtype: match T::DTYPE {
+                ferroflash::Dtype::Bf16 => safetensors::Dtype::BF16,
+                ferroflash::Dtype::F16 => safetensors::Dtype::F16,
+                ferroflash::Dtype::F32 => safetensors::Dtype::F32,
+            },
+            shape,
+            bytes: bytemuck::cast_slice(elements).to_vec(),
         }
     }
 }
@@ -64,30 +60,19 @@ pub fn write(
     results: &[Result],
     metadata: HashMap<String, String>,
 ) -> std::result::Result<(), Failure> {
-    let mut views = Vec::new();
-    for result in results {
-        let view = TensorView::new(result.dtype, result.shape.clone(), &result.bytes).map_err(
-            |source| Failure::Format {
-                path: path.to_owned(),
-                source,
-            },
-        )?;
-        views.push((result.name, view));
-    }
-    let bytes =
-        safetensors::serialize(views, Some(metadata)).map_err(|source| Failure::Format {
-            path: path.to_owned(),
-            source,
-        })?;
+    let views = results.iter().map(|result| {
+        let view = TensorView::new(result.dtype, result.shape.clone(), &result.bytes)?;
+        Ok((result.name, view))
+    });
+    let views = views.collect::<std::result::Result<Vec<_>, SafeTensorError>>();
+    let bytes = views.and_then(|views| safetensors::serialize(views, Some(metadata)));
+    let bytes = bytes.map_err(Failure::of_file(path))?;
     replace(path, &bytes)
 }
 
 /// Puts a file there, or in place of the one that is there, as a whole.
 pub fn replace(path: &Path, bytes: &[u8]) -> std::result::Result<(), Failure> {
-    let io = |source| Failure::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = Failure::of_file(path);
     // Of `name` alone the parent is "".
     let folder = path.parent().filter(|folder| *folder != Path::new(""));
     let mut partial = tempfile::Builder::new();
@@ -142,7 +127,7 @@ mod tests {
         let taken = folder.path().join("folder");
         std::fs::create_dir(&taken).unwrap();
         std::fs::write(taken.join("inside"), "").unwrap();
-        let Err(Failure::Io { path, .. }) = replace(&taken, b"bytes") else {
+        let Err(Failure::File { path, .. }) = replace(&taken, b"bytes") else {
             panic!("a folder was replaced");
         };
         assert_eq!(path, taken);

@@ -1,16 +1,88 @@
-//! The problem that a file and options pose.
+//! The problem that options pose, alone or with a file.
 
 use std::path::Path;
 
 use clap::Args;
 use ferroflash::arguments::Argument;
 use ferroflash::expression::Expression;
-use ferroflash::{Inputs, Layout, Precision, Problem, ProblemBuilder, Tensor};
+use ferroflash::{Dtype, Layout, MaskExpression, Precision, Problem, ProblemBuilder, Score};
 
-use crate::expressions::{FileGiven, MaskWord, ParamWord, ScoreWord};
+use crate::expressions::{Given, ParamWord, mask, score};
 use crate::failure::Failure;
-use crate::input::{Bytes, Input};
+use crate::input::Input;
 use crate::mask::MaskWords;
+
+/// A problem in numbers: its sizes and its mask.
+#[derive(Debug, Args)]
+pub struct SizeWords {
+    /// Number of batch entries.
+    #[arg(long, default_value_t = 1)]
+    pub batch: usize,
+    /// Rows of q and, unless --seqlen-k says otherwise, of k and v.
+    #[arg(long, default_value_t = 4096)]
+    pub seqlen: usize,
+    /// Rows of k and v.
+    #[arg(long)]
+    pub seqlen_k: Option<usize>,
+    /// Heads of q and, unless --heads-k says otherwise, of k and v.
+    #[arg(long, default_value_t = 16)]
+    pub heads: usize,
+    /// Heads of k and v.
+    #[arg(long)]
+    pub heads_k: Option<usize>,
+    /// Columns of q and k and, unless --head-dim-v says otherwise, of v and o.
+    #[arg(long, default_value_t = 128)]
+    pub head_dim: usize,
+    /// Columns of v and o.
+    #[arg(long)]
+    pub head_dim_v: Option<usize>,
+    /// How exact products of f32 tensors are on a GPU: `tensor`, tf32; or `full`, three products of tf32 in place of one.
+    #[arg(long, default_value = "tensor", value_name = "tensor|full")]
+    pub precision: Precision,
+    /// The mask.
+    #[command(flatten)]
+    pub mask: MaskWords,
+}
+
+impl SizeWords {
+    /// The problem of these sizes, in this type.
+    pub fn problem(&self, dtype: Dtype) -> Result<ProblemBuilder, Failure> {
+        Ok(Problem::builder(dtype)
+            .batch(self.batch)
+            .seqlen_q(self.seqlen)
+            .seqlen_k(self.seqlen_k.unwrap_or(self.seqlen))
+            .heads_q(self.heads)
+            .heads_k(self.heads_k.unwrap_or(self.heads))
+            .head_dim(self.head_dim)
+            .head_dim_v(self.head_dim_v.unwrap_or(self.head_dim))
+            .precision(self.precision)
+            .mask(self.mask.mask().map_err(Failure::Option)?))
+    }
+}
+
+/// Expressions.
+#[derive(Debug, Args)]
+pub struct EditWords {
+    /// An expression in place of the scores: a name of `bench --score`, or the text of an expression.
+    #[arg(long, value_name = "NAME|TEXT", value_parser = score)]
+    pub score: Option<Score>,
+    /// An expression that hides keys beside the mask: a name of `bench --mask-expression`, or the text of an expression.
+    #[arg(long, value_name = "NAME|TEXT", value_parser = mask)]
+    pub mask_expression: Option<MaskExpression>,
+}
+
+impl EditWords {
+    /// The problem with them.
+    pub fn put(&self, mut builder: ProblemBuilder) -> ProblemBuilder {
+        if let Some(score) = self.score {
+            builder = builder.score(score);
+        }
+        if let Some(mask) = self.mask_expression {
+            builder = builder.mask_expression(mask);
+        }
+        builder
+    }
+}
 
 /// What options say of a file's problem.
 #[derive(Debug, Args)]
@@ -24,13 +96,9 @@ pub struct ProblemWords {
     /// How exact products of f32 tensors are on a GPU: `tensor`, tf32; or `full`, three products of tf32 in place of one.
     #[arg(long, default_value = "tensor", value_name = "tensor|full")]
     pub precision: Precision,
-    /// An expression in place of the scores: a name of `bench --score`, or the text of an expression. Tensors that it reads come from the
-    /// file, by their names.
-    #[arg(long, value_name = "NAME|TEXT")]
-    pub score: Option<ScoreWord>,
-    /// An expression that hides keys beside the mask: a name of `bench --mask-expression`, or the text of an expression.
-    #[arg(long, value_name = "NAME|TEXT")]
-    pub mask_expression: Option<MaskWord>,
+    /// Its expressions. Tensors that they read come from the file, by their names.
+    #[command(flatten)]
+    pub edit: EditWords,
     /// A parameter of an expression; once for each.
     #[arg(long, value_name = "NAME=VALUE")]
     pub param: Vec<ParamWord>,
@@ -55,12 +123,7 @@ impl ProblemWords {
         if input.sinks.is_some() {
             builder = builder.sinks();
         }
-        if let Some(ScoreWord(score)) = self.score {
-            builder = builder.score(score);
-        }
-        if let Some(MaskWord(mask)) = self.mask_expression {
-            builder = builder.mask_expression(mask);
-        }
+        builder = self.edit.put(builder);
         if let Some(scale) = self.softmax_scale.or(input.softmax_scale) {
             builder = builder.softmax_scale(scale);
         }
@@ -68,10 +131,7 @@ impl ProblemWords {
             // Sizes of blocks that make no sense are the first thing to say.
             let problem = builder.build()?;
             ferroflash::validate::sizes(&problem)?;
-            map.fits(&problem).map_err(|what| Failure::Contents {
-                path: path.to_owned(),
-                what,
-            })?;
+            map.fits(&problem).map_err(Failure::of_file(path))?;
         }
         Ok(builder)
     }
@@ -81,80 +141,30 @@ impl ProblemWords {
         let stored_scale = input.softmax_scale.unwrap_or(problem.default_scale());
         input.mask.mask() != Ok(problem.mask())
             || stored_scale != problem.scale()
-            || self.has_expressions()
-    }
-
-    /// Whether expressions edit the scores.
-    pub fn has_expressions(&self) -> bool {
-        self.score.is_some() || self.mask_expression.is_some()
+            || self.edit.score.is_some()
+            || self.edit.mask_expression.is_some()
     }
 
     /// What calls give the expressions.
-    pub fn given<'a>(&'a self, input: &'a Input) -> Result<FileGiven<'a>, Failure> {
-        let score = self.score.map(|ScoreWord(score)| score.expression());
-        let mask = self.mask_expression.map(|MaskWord(mask)| mask.expression());
+    pub fn given(&self, input: &Input) -> Result<Given, Failure> {
+        let score = self.edit.score.map(Score::expression);
+        let mask = self.edit.mask_expression.map(MaskExpression::expression);
         let expressions: Vec<&Expression> = score.into_iter().chain(mask).collect();
-        FileGiven::new(&expressions, &self.param, &input.others)
+        Given::new(&expressions, &self.param, &input.others)
     }
 }
 
-/// With the lengths that the file gives: packed sides, their number of sequences and their longest one.
-fn of_lengths(builder: ProblemBuilder, input: &Input) -> ProblemBuilder {
-    let q = input.lengths.of_packed(Argument::CuSeqlensQ);
-    let k = input.lengths.of_packed(Argument::CuSeqlensK);
-    let (total_q, total_k) = (input.q.shape[1], input.k.shape[1]);
-    let builder = match q {
-        None => builder,
-        Some((_, longest)) => builder.packed_q(total_q).seqlen_q(longest),
-    };
-    let builder = match k {
-        None => builder,
-        Some((_, longest)) => builder.packed_k(total_k).seqlen_k(longest),
-    };
-    // Of a side that is not packed, the batch entries count.
-    match (q, k) {
-        (Some((n, _)), _) => builder.batch(n),
-        (None, _) => builder,
+/// With the lengths that the file gives: packed sides, their number of sequences and their longest one. Of a side that is not packed, the batch
+/// entries count.
+fn of_lengths(mut builder: ProblemBuilder, input: &Input) -> ProblemBuilder {
+    if let Some((n, longest)) = input.lengths.of_packed(Argument::CuSeqlensQ) {
+        let total_q = input.q.shape[1];
+        builder = builder.packed_q(total_q).seqlen_q(longest).batch(n);
     }
-}
-
-/// q, k and v of a file.
-#[derive(Debug)]
-pub struct Elements<T> {
-    /// Queries.
-    pub q: Vec<T>,
-    /// Keys.
-    pub k: Vec<T>,
-    /// Values.
-    pub v: Vec<T>,
-}
-
-impl<T: Bytes> Elements<T> {
-    /// Of this file.
-    pub fn of(input: &Input) -> Elements<T> {
-        let [q, k, v] = [&input.q, &input.k, &input.v];
-        let [q, k, v] = [q, k, v].map(|stored| crate::input::elements(&stored.bytes));
-        Elements { q, k, v }
+    if let Some((_, longest)) = input.lengths.of_packed(Argument::CuSeqlensK) {
+        builder = builder.packed_k(input.k.shape[1]).seqlen_k(longest);
     }
-
-    /// What a call reads.
-    pub fn inputs<'a>(
-        &'a self,
-        input: &'a Input,
-        given: &FileGiven<'a>,
-    ) -> Result<Inputs<'a>, Failure> {
-        let inputs = input.lengths.put(Inputs::new(
-            &Tensor::bshd(&self.q, input.q.shape)?,
-            &Tensor::bshd(&self.k, input.k.shape)?,
-            &Tensor::bshd(&self.v, input.v.shape)?,
-        ));
-        let mut inputs = match &input.block_mask {
-            Some(map) => map.put(inputs),
-            None => inputs,
-        };
-        inputs.sinks = input.sinks.as_ref().map(Into::into);
-        Ok(given.put(inputs))
-    }
+    builder
 }
 
 /// The problem of a file, in a line.

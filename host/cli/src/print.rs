@@ -1,7 +1,9 @@
-//! Lines on standard output.
+//! Lines on standard output, and progress on standard error.
 
 use std::fmt;
 use std::io::Write;
+
+use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::failure::BAD_INPUT;
 
@@ -17,4 +19,10 @@ pub fn line(text: fmt::Arguments) {
     if writeln!(std::io::stdout().lock(), "{text}").is_err() {
         std::process::exit(BAD_INPUT.into());
     }
+}
+
+/// How far it is, on stderr where that is a terminal.
+pub fn progress(n: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("{bar:32} {pos}/{len} {elapsed} {wide_msg}");
+    ProgressBar::new(n as u64).with_style(style.unwrap_or(ProgressStyle::default_bar()))
 }

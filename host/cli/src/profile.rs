@@ -3,33 +3,79 @@
 
 mod ncu;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::Args;
 use ferroflash::backend::cuda::CudaDevice;
 use ferroflash::backend::cuda::module::Statistics;
 use ferroflash::plan::{Backend, PlannedLaunch, plan};
 use ferroflash::tensor::Location;
 use ferroflash::validate::without_tensors;
-use ferroflash::{Device, Problem};
+use ferroflash::{Device, Dtype, Order, Pass, Problem};
 use ferroflash_lab::estimate::Gpu;
 use ferroflash_lab::profile::{OfPass, Profile};
 
-use crate::arguments::ProfileArguments;
-use crate::bench::launches::{self, Timed};
+use crate::bench::gpu::{self, Timed};
 use crate::bench::{Effort, Variant};
 use crate::failure::Failure;
 use crate::output;
+use crate::posed::SizeWords;
 use crate::print::say;
+use crate::words::{Schedule, dtype, order, pass, schedule};
 pub use ncu::{Ncu, NcuError};
 
 /// The GPU of `--predict`, unless another is named.
 const PREDICTED: &str = "H200";
 
+/// Options of `profile`: a problem, and what is to be known of it.
+#[derive(Debug, Args)]
+pub struct ProfileArguments {
+    /// Sizes and mask of the problem.
+    #[command(flatten)]
+    pub sizes: SizeWords,
+    /// Type of the elements.
+    #[arg(long, default_value = "bf16", value_parser = dtype())]
+    pub dtype: Dtype,
+    /// Which passes.
+    #[arg(long, value_delimiter = ',', default_value = "fwd,bwd", value_parser = pass())]
+    pub passes: Vec<Pass>,
+    /// The schedule; one that cannot serve is an error.
+    #[arg(long, default_value = "auto", value_parser = schedule())]
+    pub algorithm: Schedule,
+    /// Order of the backward pass's sums.
+    #[arg(long, default_value = "deterministic", value_parser = order())]
+    pub order: Order,
+    /// Touches no GPU: launches, work, bytes, the predicted time and the idle share of the schedule on --gpu.
+    #[arg(long, conflicts_with = "ncu")]
+    pub predict: bool,
+    /// The GPU that the estimate is of, as `ferroflash estimate` takes it. Unless given: the one that is measured; with --predict H200.
+    #[arg(long)]
+    pub gpu: Option<String>,
+    /// How long a pass is measured.
+    #[command(flatten)]
+    pub effort: Effort,
+    /// Runs this command once more under `ncu`, which has to be on PATH: the share of cycles in which tensor cores are busy, and bytes of the memory,
+    /// of each kernel.
+    #[arg(long)]
+    pub ncu: bool,
+    /// What `ncu` runs: each pass once, and nothing is printed.
+    #[arg(long, hide = true, conflicts_with_all = ["ncu", "predict", "json", "svg"])]
+    pub once: bool,
+    /// Prints one JSON object a pass instead of tables.
+    #[arg(long)]
+    pub json: bool,
+    /// Draws which block of threads works on which tile when: by time stamps, where the main kernel has a copy that writes them, and by the simulator; with
+    /// --predict by the simulator alone. An existing file is replaced.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
 /// Measures, or predicts, and prints.
 pub fn profile(arguments: &ProfileArguments) -> Result<ExitCode, Failure> {
     let problem = problem(arguments)?;
     if arguments.once {
-        launches::times(&gpu_device()?, problem, &variants(arguments), None)?;
+        gpu::times(&gpu_device()?, problem, &variants(arguments), None)?;
         return Ok(ExitCode::SUCCESS);
     }
     let ncu = match arguments.ncu {
@@ -56,16 +102,16 @@ pub fn profile(arguments: &ProfileArguments) -> Result<ExitCode, Failure> {
 
 /// The problem that options pose.
 pub(crate) fn problem(arguments: &ProfileArguments) -> Result<Problem, Failure> {
-    let builder = arguments.sizes.problem(arguments.dtype.into())?;
-    Ok(builder.order(arguments.order.into()).build()?)
+    let builder = arguments.sizes.problem(arguments.dtype)?;
+    Ok(builder.order(arguments.order).build()?)
 }
 
 fn variants(arguments: &ProfileArguments) -> Vec<Variant> {
     let passes = arguments.passes.iter();
     let variant = |&pass| Variant {
-        pass: Into::into(pass),
-        algorithm: arguments.algorithm.algorithm(),
-        order: arguments.order.into(),
+        pass,
+        algorithm: arguments.algorithm,
+        order: arguments.order,
     };
     passes.map(variant).collect()
 }
@@ -105,11 +151,12 @@ fn measured(arguments: &ProfileArguments, problem: Problem) -> Result<Profile, F
         Some(name) => Ok(Gpu::named(name)?),
         None => Gpu::of_device(&info),
     };
-    let effort = Effort {
-        warm_up_ms: arguments.warm_up,
-        rep_ms: arguments.rep,
-    };
-    let timed = launches::times(&device, problem, &variants(arguments), Some(effort))?;
+    let timed = gpu::times(
+        &device,
+        problem,
+        &variants(arguments),
+        Some(arguments.effort),
+    )?;
     let mut passes = Vec::new();
     for Timed {
         plan,

@@ -1,24 +1,55 @@
 //! `ferroflash run`: attention on a file's tensors, compared with the results stored beside them.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use ferroflash::{
-    Attention, Dtype, Gradients, OutputGradients, Outputs, Pass, Problem, Ran, Saved, Tensor,
-    TensorMut,
-};
+use clap::Args;
+use ferroflash::backend::cuda::StreamRef;
+use ferroflash::{Attention, Order, Pass, Problem, Ran};
 
-use crate::arguments::{Passes, RunArguments};
-use crate::bench;
+use crate::bench::{Variant, gpu, median, scheduled};
 use crate::compare::{Comparison, compare};
-use crate::expressions::FileGiven;
+use crate::device::DeviceWords;
+use crate::expressions::Given;
 use crate::failure::{DIFFERS, Failure};
-use crate::input::{self, Bytes, Input, RESULTS};
+use crate::input::{self, Bytes, Input, RESULTS, with_element};
 use crate::mask::MaskWords;
 use crate::output;
-use crate::posed::{Elements, in_words};
+use crate::posed::{ProblemWords, in_words};
 use crate::print::say;
+use crate::tensors::{Tensors, Written};
+use crate::words::{Passes, Schedule, order, passes, schedule};
+
+/// Options of `run`.
+#[derive(Debug, Args)]
+pub struct RunArguments {
+    /// Tensors q, k, v and, for the backward pass, d_o: `[batch, seqlen, heads, head_dim]`, bf16, f16 or f32; beside d_o,
+    /// if the loss depends on lse, d_lse: `[batch, heads_q, seqlen_q]`, f32. Sequences of different lengths: cu_seqlens_q and
+    /// cu_seqlens_k beside packed tensors `[total, heads, head_dim]`, seqused_q, seqused_k and leftpad_k beside any, i32 or i64.
+    /// A block mask: block_mask, `[batch or 1, heads_q or 1, blocks of queries, blocks of keys]`, u8, with metadata block_q and block_k
+    /// (128 unless given). Sinks: sinks, `[heads_q]`. What expressions read, by its name.
+    pub input: PathBuf,
+    /// Where to write o, lse, d_q, d_k, d_v and d_sinks; an existing file is replaced when all is done.
+    #[arg(long)]
+    pub output: Option<PathBuf>,
+    /// Which passes; `both` needs d_o. Unless given: both where the file has d_o.
+    #[arg(long, value_parser = passes())]
+    pub pass: Option<Passes>,
+    /// What runs it.
+    #[command(flatten)]
+    pub on: DeviceWords,
+    /// The schedule; one that cannot serve is an error.
+    #[arg(long, default_value = "auto", value_parser = schedule())]
+    pub algorithm: Schedule,
+    /// The problem, as far as the file does not say it.
+    #[command(flatten)]
+    pub problem: ProblemWords,
+    /// Order of the backward pass's sums.
+    #[arg(long, default_value = "deterministic", value_parser = order())]
+    pub order: Order,
+}
 
 /// A pass is run again until this much time is measured, and at least twice.
 const MEASURED: Duration = Duration::from_millis(200);
@@ -29,38 +60,31 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     if let Some(output) = &arguments.output {
         output::not_the_input("--output", &arguments.input, output)?;
     }
-    let passes = match (arguments.pass, &input.d_o) {
-        (Some(Passes::Both), None) => {
+    let passes: Passes = match (arguments.pass, &input.d_o) {
+        (Some(passes), None) if passes.contains(&Pass::Backward) => {
             return Err(Failure::Option(
                 "--pass both needs the tensor d_o, which the file lacks".into(),
             ));
         }
         (Some(passes), _) => passes,
-        (None, Some(_)) => Passes::Both,
-        (None, None) => Passes::Forward,
+        (None, Some(_)) => &[Pass::Forward, Pass::Backward],
+        (None, None) => &[Pass::Forward],
     };
     let builder = arguments.problem.problem(&input, &arguments.input)?;
-    let problem = builder.order(arguments.order.into()).build()?;
+    let problem = builder.order(arguments.order).build()?;
     let given = arguments.problem.given(&input)?;
     let device = arguments.on.device()?;
-    let mut attention = Attention::new(&device, problem)?;
-    if let Some(algorithm) = arguments.algorithm.algorithm() {
-        attention = attention.with_algorithm(algorithm);
-    }
+    let attention = scheduled(&device, problem, arguments.algorithm)?;
     say!(
         "input      {}: {}",
         arguments.input.display(),
         in_words(&problem)
     );
     say!("device     {device} ({})", device.why());
-    if passes == Passes::Both && input.d_lse.is_some() {
+    if passes.contains(&Pass::Backward) && input.d_lse.is_some() {
         say!("gradients  from d_o and d_lse");
     }
-    let done = match input.dtype {
-        Dtype::Bf16 => compute::<half::bf16>(&attention, &input, &given, passes)?,
-        Dtype::F16 => compute::<half::f16>(&attention, &input, &given, passes)?,
-        Dtype::F32 => compute::<f32>(&attention, &input, &given, passes)?,
-    };
+    let done = with_element!(input.dtype, T => compute::<T>(&attention, &input, given, passes))?;
     print_passes(&done);
     let differs = !print_comparison(arguments, &input, &problem, &done);
     if let Some(output) = &arguments.output {
@@ -92,75 +116,35 @@ struct Done {
 }
 
 impl Done {
-    fn keep<T: Bytes>(&mut self, name: &'static str, shape: &[usize], elements: &[T]) {
-        self.results
-            .push(output::Result::new(name, shape, elements));
-        self.values.insert(
-            name,
-            elements.iter().map(|element| element.to_f32()).collect(),
-        );
+    fn keep<T: Bytes>(&mut self, written: Written<T>, input: &Input) {
+        for (name, elements) in written {
+            let shape = input::result_shape(name, [&input.q, &input.k, &input.v]);
+            self.results
+                .push(output::Result::new(name, shape, &elements));
+            let values = elements.iter().map(|element| element.to_f32());
+            self.values.insert(name, values.collect());
+        }
     }
 }
 
 fn compute<T: Bytes>(
     attention: &Attention,
     input: &Input,
-    given: &FileGiven,
+    given: Given,
     passes: Passes,
 ) -> Result<Done, Failure> {
-    let problem = attention.problem();
-    let (shape_q, shape_k) = (problem.shape_q(), problem.shape_k());
-    let (shape_v, shape_o) = (problem.shape_v(), problem.shape_o());
-    let elements = Elements::<T>::of(input);
-    let inputs = elements.inputs(input, given)?;
-    let zero = T::from_f32(0.0);
-    let mut o = vec![zero; shape_o.iter().product()];
-    let mut lse = vec![0f32; problem.shape_lse().iter().product()];
-
+    let mut tensors = Tensors::<T>::of_file(*attention.problem(), input, given)?;
     let mut done = Done {
         passes: Vec::new(),
         results: Vec::new(),
         values: HashMap::new(),
     };
-    let (ran, wall_ms) = timed(|| {
-        let o = TensorMut::bshd(&mut o, shape_o)?;
-        attention.forward(&inputs, &mut Outputs::new(o, &mut lse))
-    })?;
-    let device_ms = time_on_device(attention, input, Pass::Forward)?;
-    let times = Times { wall_ms, device_ms };
-    done.passes.push((Pass::Forward, ran, times));
-    done.keep("o", &input::o_shape(&input.q, &input.v), &o);
-    done.keep("lse", &input::lse_shape(&input.q), &lse);
-
-    if let (Passes::Both, Some(stored)) = (passes, &input.d_o) {
-        let d_o: Vec<T> = input::elements(&stored.bytes);
-        let mut of_output = OutputGradients::new(&Tensor::bshd(&d_o, stored.shape)?);
-        of_output.d_lse = input.d_lse.as_ref().map(Into::into);
-        let saved = Saved::new(&Tensor::bshd(&o, shape_o)?, &lse);
-        let (mut d_q, mut d_k, mut d_v) = (
-            vec![zero; elements.q.len()],
-            vec![zero; elements.k.len()],
-            vec![zero; elements.v.len()],
-        );
-        let mut d_sinks = input.sinks.as_ref().map(|sinks| vec![0f32; sinks.len()]);
-        let (ran, wall_ms) = timed(|| {
-            let mut gradients = Gradients::new(
-                TensorMut::bshd(&mut d_q, shape_q)?,
-                TensorMut::bshd(&mut d_k, shape_k)?,
-                TensorMut::bshd(&mut d_v, shape_v)?,
-            );
-            gradients.d_sinks = d_sinks.as_mut().map(Into::into);
-            attention.backward(&inputs, &saved, &of_output, &mut gradients)
-        })?;
-        let device_ms = time_on_device(attention, input, Pass::Backward)?;
-        let times = Times { wall_ms, device_ms };
-        done.passes.push((Pass::Backward, ran, times));
-        done.keep("d_q", &input.q.dims, &d_q);
-        done.keep("d_k", &input.k.dims, &d_k);
-        done.keep("d_v", &input.v.dims, &d_v);
-        if let Some(d_sinks) = d_sinks {
-            done.keep("d_sinks", &[d_sinks.len()], &d_sinks);
-        }
+    for &pass in passes {
+        let (ran, wall_ms) = timed(|| tensors.run(attention, pass))?;
+        let device_ms = time_on_device(attention, input, pass)?;
+        done.passes.push((pass, ran, Times { wall_ms, device_ms }));
+        done.keep(tensors.written(pass, StreamRef::DEFAULT)?, input);
+        done.keep(tensors.written_f32(pass, StreamRef::DEFAULT)?, input);
     }
     Ok(done)
 }
@@ -175,7 +159,15 @@ fn time_on_device(
     let has_edits = problem.score().is_some() || problem.mask_expression().is_some();
     match problem.block_mask().is_some() || problem.has_sinks() || has_edits {
         true => Ok(None),
-        false => bench::device_ms(attention, &input.lengths, pass),
+        false => {
+            let (algorithm, order) = (attention.algorithm(), problem.order());
+            let variant = Variant {
+                pass,
+                algorithm,
+                order,
+            };
+            gpu::device_ms(attention.device(), *problem, &input.lengths, &variant)
+        }
     }
 }
 
@@ -192,11 +184,12 @@ fn timed(
     while first < MEASURED && (times.is_empty() || measuring.elapsed() < MEASURED) {
         let start = Instant::now();
         ran = call()?;
-        times.push(start.elapsed());
+        times.push(start.elapsed().as_secs_f64() * 1e3);
     }
-    times.sort();
-    let median = times.get(times.len() / 2).unwrap_or(&first);
-    Ok((ran, median.as_secs_f64() * 1e3))
+    if times.is_empty() {
+        times.push(first.as_secs_f64() * 1e3);
+    }
+    Ok((ran, median(times)))
 }
 
 fn print_passes(done: &Done) {

@@ -1,16 +1,51 @@
 //! `ferroflash weights`: rows of the attention weights of one head, as a table, as JSON or CSV, as a picture.
 
+use std::ops::Range;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use ferroflash::{Attention, Device, Dtype, Problem, WeightsOf, WeightsRan};
+use clap::Args;
+use ferroflash::{Attention, Device, Problem, WeightsOf, WeightsRan};
 use ferroflash_lab::heat_map::HeatMap;
 
-use crate::arguments::{Rows, WeightsArguments};
 use crate::failure::Failure;
-use crate::input::{self, Bytes, Input};
+use crate::input::{self, Bytes, Input, with_element};
 use crate::output;
-use crate::posed::{Elements, in_words};
+use crate::posed::{ProblemWords, in_words};
 use crate::print::say;
+use crate::tensors::{Operands, zeros};
+use crate::words::rows;
+
+/// Options of `weights`.
+#[derive(Debug, Args)]
+pub struct WeightsArguments {
+    /// A file as `run` takes it.
+    pub input: PathBuf,
+    /// Batch entry, or sequence where they are packed.
+    #[arg(long, default_value_t = 0)]
+    pub batch: usize,
+    /// Query head.
+    #[arg(long, default_value_t = 0)]
+    pub head: usize,
+    /// Queries, as `0..64`, counted from the first one of the sequence. Unless given: all of the sequence.
+    #[arg(long, value_name = "FROM..TO", value_parser = rows)]
+    pub rows: Option<Range<usize>>,
+    /// How many keys to name of each row, the strongest first.
+    #[arg(long, default_value_t = 4, conflicts_with_all = ["json", "csv"])]
+    pub top: usize,
+    /// All weights as one line of JSON, in place of the strongest keys.
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// All weights as CSV, in place of the strongest keys: a line for each query, a column for each key.
+    #[arg(long)]
+    pub csv: bool,
+    /// Draws them: a heat map, as SVG. Of more than 512 queries or keys a cell shows the largest weight of several.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+    /// The problem, as far as the file does not say it.
+    #[command(flatten)]
+    pub problem: ProblemWords,
+}
 
 /// What was computed.
 struct Weights {
@@ -28,11 +63,7 @@ pub fn weights(arguments: &WeightsArguments) -> Result<ExitCode, Failure> {
     }
     let builder = arguments.problem.problem(&input, &arguments.input)?;
     let problem = builder.build()?;
-    let weights = match input.dtype {
-        Dtype::Bf16 => compute::<half::bf16>(arguments, &input, problem)?,
-        Dtype::F16 => compute::<half::f16>(arguments, &input, problem)?,
-        Dtype::F32 => compute::<f32>(arguments, &input, problem)?,
-    };
+    let weights = with_element!(input.dtype, T => compute::<T>(arguments, &input, problem))?;
     if arguments.json {
         weights.print_json();
     } else if arguments.csv {
@@ -58,31 +89,26 @@ fn compute<T: Bytes>(
 ) -> Result<Weights, Failure> {
     let attention = Attention::new(&Device::cpu(), problem)?;
     let given = arguments.problem.given(input)?;
-    let elements = Elements::<T>::of(input);
-    let inputs = elements.inputs(input, &given)?;
-    let rows = match &arguments.rows {
-        Some(Rows(rows)) => rows.clone(),
-        None => 0..input.seqlen_q(arguments.batch),
-    };
+    let operands = Operands::<T>::of_file(problem, input, given);
+    let rows = arguments.rows.clone();
+    let rows = rows.unwrap_or(0..input.seqlen_q(arguments.batch));
     let of = WeightsOf {
         batch: arguments.batch,
         head: arguments.head,
         rows,
     };
     let seqlen_k = problem.seqlen_k();
-    let mut rows = Vec::new();
     // Of rows that there are not the library says so.
-    if of.rows.end <= problem.seqlen_q() {
-        let n_elems = of.rows.len().saturating_mul(seqlen_k);
-        if rows.try_reserve_exact(n_elems).is_err() {
-            return Err(Failure::Option(format!(
-                "no memory for {} rows of {seqlen_k} weights: --rows takes fewer",
-                of.rows.len()
-            )));
-        }
-        rows.resize(n_elems, 0f32);
-    }
-    let ran = attention.weights(&inputs, &of, &mut rows)?;
+    let n_rows = match of.rows.end <= problem.seqlen_q() {
+        true => of.rows.len(),
+        false => 0,
+    };
+    let mut rows = zeros(n_rows.saturating_mul(seqlen_k)).map_err(|_| {
+        Failure::Option(format!(
+            "no memory for {n_rows} rows of {seqlen_k} weights: --rows takes fewer"
+        ))
+    })?;
+    let ran = attention.weights(&operands.inputs()?, &of, &mut rows)?;
     let rows = rows.chunks_exact(seqlen_k.max(1));
     let rows = rows.map(|row| row[..ran.seqlen_k].to_vec()).collect();
     Ok(Weights { of, ran, rows })

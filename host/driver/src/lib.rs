@@ -26,8 +26,6 @@ mod error;
 pub mod extra;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
-#[cfg(all(test, feature = "cust"))]
-mod fake_tests;
 #[cfg(feature = "cust")]
 mod forwarders;
 mod library;

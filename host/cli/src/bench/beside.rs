@@ -7,8 +7,8 @@ use ferroflash_lab::compare::{self, Line};
 use ferroflash_lab::estimate::Gpu;
 use serde_json::Value;
 
+use super::arguments::BenchArguments;
 use super::row::Row;
-use crate::arguments::BenchArguments;
 use crate::failure::Failure;
 use crate::output;
 use crate::profile::Ncu;

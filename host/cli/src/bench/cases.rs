@@ -1,21 +1,21 @@
 //! What is measured: every combination of sizes, mask, splits and pass that the options ask for.
 
-use ferroflash::{Device, Fp8Kv, Pages, Pass, Problem, SplitKv};
+use ferroflash::{Algorithm, Device, Order, Pages, Pass, Problem, SplitKv};
 use ferroflash_kernels::variants::Arch;
 
+use super::arguments::{BenchArguments, CacheLengths};
 use super::subject::Variant;
-use crate::arguments::{
-    AlgorithmName, BenchArguments, BenchPass, CacheLengths, Heads, KvDtype, OrderName,
-};
 use crate::expressions::Named;
 use crate::failure::Failure;
-use crate::lengths::Lengths;
+use crate::input::Lengths;
 use crate::mask::{MaskWords, Side};
+use crate::words::Heads;
 
 /// Heads of q and of k and v where decode is measured and nothing else is said.
 const DECODE_HEADS: Heads = Heads { q: 32, k: 8 };
 
 /// One problem and pass, of which every variant is measured.
+#[derive(Clone)]
 pub struct Case {
     /// The problem.
     pub problem: Problem,
@@ -58,7 +58,7 @@ impl Case {
 pub fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, Failure> {
     let on_gpu = device.as_cuda().is_some();
     let passes = passes(arguments)?;
-    check_layers(arguments, on_gpu)?;
+    check_options(arguments, on_gpu)?;
     let named = Named {
         score: arguments.score,
         mask: arguments.mask_expression,
@@ -67,30 +67,12 @@ pub fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, F
     for sizes in sizes(arguments, on_gpu) {
         for &split_kv in &arguments.split_kv {
             for &page_size in &arguments.page_size {
-                if page_size > 0 && !on_gpu {
-                    let message = "--page-size: it is measured on a GPU alone; allowed: 0";
-                    return Err(Failure::Option(message.into()));
-                }
-                if arguments.kv_dtype != KvDtype::Same && !on_gpu {
-                    let message = "--kv-dtype: e4m3 is measured on a GPU alone; allowed: same";
-                    return Err(Failure::Option(message.into()));
-                }
-                if arguments.cache_lengths == CacheLengths::Device && !on_gpu {
-                    let message =
-                        "--cache-lengths: device is measured on a GPU alone; allowed: shape";
-                    return Err(Failure::Option(message.into()));
-                }
-                if arguments.values_in_keys.is_some() && !on_gpu {
-                    let message = "--values-in-keys: it is measured on a GPU alone";
-                    return Err(Failure::Option(message.into()));
-                }
                 let (problem, lengths) = problem(arguments, sizes, split_kv)?;
-                let problem = in_pages(problem, page_size)?;
-                let problem = match arguments.kv_dtype {
-                    KvDtype::Same => problem,
-                    KvDtype::E4m3 => problem.to_builder().fp8_kv(Fp8Kv::PerSequence).build()?,
-                };
-                let problem = named.put(problem)?;
+                let mut builder = in_pages(problem, page_size)?.to_builder();
+                if let Some(scales) = arguments.kv_dtype {
+                    builder = builder.fp8_kv(scales);
+                }
+                let problem = named.put(builder.build()?)?;
                 cases.extend(passes.iter().map(|&pass| Case {
                     problem,
                     lens: arguments.lengths.clone(),
@@ -108,36 +90,65 @@ pub fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, F
     Ok(cases)
 }
 
-/// Whether appends can be measured, where they are asked for.
-fn check_layers(arguments: &BenchArguments, on_gpu: bool) -> Result<(), Failure> {
-    let message = match arguments.layers {
-        0 => "--layers: there is no model without a layer; allowed: 1 and more",
-        1 => return Ok(()),
-        _ if !on_gpu => "--layers: they are measured on a GPU alone; allowed: 1",
-        _ if arguments.values_in_keys.is_some() => {
-            "--layers: nothing is appended to a cache without values; allowed: 1, or no --values-in-keys"
-        }
-        _ if arguments.kv_dtype != KvDtype::Same => {
-            "--layers: nothing is appended to a cache of 8 bits; allowed: 1, or --kv-dtype same"
-        }
-        _ => return Ok(()),
-    };
-    Err(Failure::Option(message.into()))
+/// Whether what options ask for can be measured.
+fn check_options(arguments: &BenchArguments, on_gpu: bool) -> Result<(), Failure> {
+    let on_device = arguments.cache_lengths == CacheLengths::Device;
+    let (has_layers, in_8_bits) = (arguments.layers > 1, arguments.kv_dtype.is_some());
+    let latent = arguments.values_in_keys.is_some();
+    let in_pages = arguments.page_size.iter().any(|&page_size| page_size > 0);
+    let refusals = [
+        (
+            in_pages && !on_gpu,
+            "--page-size: it is measured on a GPU alone; allowed: 0",
+        ),
+        (
+            in_8_bits && !on_gpu,
+            "--kv-dtype: e4m3 is measured on a GPU alone; allowed: same",
+        ),
+        (
+            on_device && !on_gpu,
+            "--cache-lengths: device is measured on a GPU alone; allowed: shape",
+        ),
+        (
+            latent && !on_gpu,
+            "--values-in-keys: it is measured on a GPU alone",
+        ),
+        (
+            arguments.layers == 0,
+            "--layers: there is no model without a layer; allowed: 1 and more",
+        ),
+        (
+            has_layers && !on_gpu,
+            "--layers: they are measured on a GPU alone; allowed: 1",
+        ),
+        (
+            has_layers && latent,
+            "--layers: nothing is appended to a cache without values; allowed: 1, or no --values-in-keys",
+        ),
+        (
+            has_layers && in_8_bits,
+            "--layers: nothing is appended to a cache of 8 bits; allowed: 1, or --kv-dtype same",
+        ),
+    ];
+    match refusals.into_iter().find(|(refused, _)| *refused) {
+        Some((_, why)) => Err(Failure::Option(why.into())),
+        None => Ok(()),
+    }
 }
 
 /// Which passes are measured.
 fn passes(arguments: &BenchArguments) -> Result<Vec<Pass>, Failure> {
-    let default: &[BenchPass] = match arguments.decode {
-        true => &[BenchPass::Fwd],
-        false => &[BenchPass::Fwd, BenchPass::Bwd],
+    let default: &[Pass] = match arguments.decode {
+        true => &[Pass::Forward],
+        false => &[Pass::Forward, Pass::Backward],
     };
     let passes = given_or(&arguments.passes, default);
-    if arguments.decode && passes.contains(&BenchPass::Bwd) {
+    if arguments.decode && passes.contains(&Pass::Backward) {
         return Err(Failure::Option(
             "--passes bwd: --decode measures the forward pass; allowed: --passes fwd".into(),
         ));
     }
-    Ok(passes.into_iter().map(Pass::from).collect())
+    Ok(passes)
 }
 
 /// Sizes and mask of a problem.
@@ -153,127 +164,72 @@ struct Sizes {
     batch: usize,
 }
 
-/// All combinations of sizes and mask.
+/// All combinations of sizes and mask. Of what options do not say, the CPU measures the first few.
 fn sizes(arguments: &BenchArguments, on_gpu: bool) -> Vec<Sizes> {
-    let defaults = Defaults::of(arguments, on_gpu);
-    let longest = arguments.lengths.iter().copied().max();
-    let seqs = longest.map_or(given_or(&arguments.seqs(), defaults.seqs), |len| vec![len]);
-    let masks = arguments.causal.iter().map(|&causal| Some(causal == 1));
-    let masks = given_or(&masks.collect::<Vec<_>>(), defaults.masks);
-
-    let all = vec![Sizes {
-        head_dim: 0,
-        head_dim_v: 0,
-        causal: None,
-        heads: DECODE_HEADS,
-        seqlen_q: 0,
-        seqlen_k: 0,
-        batch: 0,
-    }];
-    let head_dims = |_: &Sizes| given_or(&arguments.hdims, defaults.head_dims);
-    let all = with_each(all, head_dims, |sizes, head_dim| sizes.head_dim = head_dim);
-    let head_dims_v = |sizes: &Sizes| given_or(&arguments.hdims_v, &[sizes.head_dim]);
-    let all = with_each(all, head_dims_v, |sizes, head_dim_v| {
-        sizes.head_dim_v = head_dim_v;
-    });
-    let all = with_each(
-        all,
-        |_| masks.clone(),
-        |sizes, causal| sizes.causal = causal,
-    );
-    let heads = |sizes: &Sizes| {
-        let default = defaults.heads(arguments, sizes.head_dim);
-        given_or(&arguments.heads, &[default])
+    let decode = arguments.decode;
+    let some = |all: &'static [usize], of_cpu: usize| match on_gpu {
+        true => all,
+        false => &all[..of_cpu],
     };
-    let all = with_each(all, heads, |sizes, heads| sizes.heads = heads);
-    let all = with_each(
-        all,
-        |_| seqs.clone(),
-        |sizes, seqlen| sizes.seqlen_q = seqlen,
-    );
-    let seqs_k = |sizes: &Sizes| match defaults.seqs_k {
-        [] => given_or(&arguments.seqlen_k, &[sizes.seqlen_q]),
-        seqs_k => given_or(&arguments.seqlen_k, seqs_k),
+    let (head_dims, masks, seqs): (&[_], &[_], &[_]) = match decode {
+        true => (&[128], &[None], &[1]),
+        false => (
+            &[64, 128],
+            &[Some(false), Some(true)],
+            some(&[512, 1024, 2048, 4096, 8192, 16384], 3),
+        ),
     };
-    let all = with_each(all, seqs_k, |sizes, seqlen| sizes.seqlen_k = seqlen);
-    let batches = |sizes: &Sizes| match defaults.tokens {
-        Some(tokens) => vec![tokens.checked_div(sizes.seqlen_k).unwrap_or(1).max(1)],
-        None => given_or(&arguments.batch, defaults.batches),
+    let given = arguments.causal.iter().map(|&causal| Some(causal == 1));
+    let masks = given_or(&given.collect::<Vec<_>>(), masks);
+    let seqs = match arguments.lengths.iter().max() {
+        Some(&longest) => vec![longest],
+        None => given_or(&arguments.seqs.concat(), seqs),
     };
-    with_each(all, batches, |sizes, batch| sizes.batch = batch)
-}
-
-/// Each of `all` with each of its values.
-fn with_each<V>(
-    all: Vec<Sizes>,
-    values: impl Fn(&Sizes) -> Vec<V>,
-    set: impl Fn(&mut Sizes, V),
-) -> Vec<Sizes> {
-    let mut combined = Vec::new();
-    for sizes in all {
-        for value in values(&sizes) {
-            let mut sizes = sizes;
-            set(&mut sizes, value);
-            combined.push(sizes);
+    // heads · head_dim stays the same, and batch · rows of k; not in decode.
+    let heads_of = |head_dim| {
+        let q = arguments.width.checked_div(head_dim).unwrap_or(1).max(1);
+        let k = arguments.heads_k.unwrap_or(q);
+        if decode { DECODE_HEADS } else { Heads { q, k } }
+    };
+    let seqs_k_of = |seqlen_q| match decode {
+        true => given_or(&arguments.seqlen_k, some(&[1024, 8192, 32768, 131072], 2)),
+        false => given_or(&arguments.seqlen_k, &[seqlen_q]),
+    };
+    let tokens = arguments
+        .tokens
+        .unwrap_or(if on_gpu { 16384 } else { 2048 });
+    let batches_of = |seqlen_k| match decode {
+        true => given_or(&arguments.batch, some(&[1, 8, 64], 2)),
+        false => vec![tokens.checked_div(seqlen_k).unwrap_or(1).max(1)],
+    };
+    let mut all = Vec::new();
+    for head_dim in given_or(&arguments.hdims, head_dims) {
+        for head_dim_v in given_or(&arguments.hdims_v, &[head_dim]) {
+            for &causal in &masks {
+                for heads in given_or(&arguments.heads, &[heads_of(head_dim)]) {
+                    for &seqlen_q in &seqs {
+                        for seqlen_k in seqs_k_of(seqlen_q) {
+                            all.extend(batches_of(seqlen_k).into_iter().map(|batch| Sizes {
+                                head_dim,
+                                head_dim_v,
+                                causal,
+                                heads,
+                                seqlen_q,
+                                seqlen_k,
+                                batch,
+                            }));
+                        }
+                    }
+                }
+            }
         }
     }
-    combined
+    all
 }
 
 /// What an option says; where it says nothing, this.
 fn given_or<V: Clone>(given: &[V], default: &[V]) -> Vec<V> {
     if given.is_empty() { default } else { given }.to_vec()
-}
-
-/// What is measured where options do not say it.
-struct Defaults {
-    head_dims: &'static [usize],
-    masks: &'static [Option<bool>],
-    seqs: &'static [usize],
-    /// None: as many keys as queries.
-    seqs_k: &'static [usize],
-    /// batch · rows of k, which takes the place of `batches`.
-    tokens: Option<usize>,
-    batches: &'static [usize],
-}
-
-impl Defaults {
-    fn of(arguments: &BenchArguments, on_gpu: bool) -> Defaults {
-        if arguments.decode {
-            return Defaults {
-                head_dims: &[128],
-                masks: &[None],
-                seqs: &[1],
-                seqs_k: if on_gpu {
-                    &[1024, 8192, 32768, 131072]
-                } else {
-                    &[1024, 8192]
-                },
-                tokens: None,
-                batches: if on_gpu { &[1, 8, 64] } else { &[1, 8] },
-            };
-        }
-        let tokens = if on_gpu { 16384 } else { 2048 };
-        let seqs: &[usize] = &[512, 1024, 2048, 4096, 8192, 16384];
-        Defaults {
-            head_dims: &[64, 128],
-            masks: &[Some(false), Some(true)],
-            seqs: if on_gpu { seqs } else { &seqs[..3] },
-            seqs_k: &[],
-            tokens: Some(arguments.tokens.unwrap_or(tokens)),
-            batches: &[],
-        }
-    }
-
-    /// heads · head_dim stays the same; not in decode.
-    fn heads(&self, arguments: &BenchArguments, head_dim: usize) -> Heads {
-        if arguments.decode {
-            return DECODE_HEADS;
-        }
-        let q = arguments.width.checked_div(head_dim).unwrap_or(1).max(1);
-        let k = arguments.heads_k.unwrap_or(q);
-        Heads { q, k }
-    }
 }
 
 /// The problem of these sizes, with the lengths of its sequences where they are packed.
@@ -289,7 +245,7 @@ fn problem(
         window_right: None,
         prefix: arguments.prefix.filter(|_| causal),
     };
-    let mut builder = Problem::builder(arguments.dtype.into())
+    let mut builder = Problem::builder(arguments.dtype)
         .batch(sizes.batch)
         .seqlen_q(sizes.seqlen_q)
         .seqlen_k(sizes.seqlen_k)
@@ -336,33 +292,27 @@ fn variants(arguments: &BenchArguments, device: &Device, pass: Pass) -> Vec<Vari
     let on_gpu = device.as_cuda().is_some();
     let on_hopper = on_gpu && Arch::Sm90a.runs_on(device.info().compute_capability);
     let asked = [&*arguments.algorithm, &*arguments.compare].concat();
-    let algorithms = match (asked.is_empty(), pass) {
-        (false, _) => asked,
-        (true, _) if !on_gpu => vec![AlgorithmName::Auto],
-        (true, Pass::Forward | Pass::Backward) if on_hopper => vec![
-            AlgorithmName::Flash2,
-            AlgorithmName::Flash3,
-            AlgorithmName::Standard,
-        ],
-        (true, _) => vec![AlgorithmName::Flash2, AlgorithmName::Standard],
+    let all = [Algorithm::Flash2, Algorithm::Flash3, Algorithm::Standard].map(Some);
+    let algorithms = match asked.is_empty() {
+        false => asked,
+        true if !on_gpu => vec![None],
+        true if on_hopper => all.to_vec(),
+        true => vec![all[0], all[2]],
     };
     let mut variants = Vec::new();
     for algorithm in algorithms {
-        let has_orders = ![AlgorithmName::Standard, AlgorithmName::Flash1].contains(&algorithm);
+        let has_orders = ![Some(Algorithm::Standard), Some(Algorithm::Flash1)].contains(&algorithm);
         let ordered =
             pass == Pass::Backward && on_gpu && has_orders && arguments.compare.is_empty();
-        let orders = if ordered {
-            arguments.order.clone()
-        } else {
-            vec![OrderName::Deterministic]
+        let orders = match ordered {
+            true => &*arguments.order,
+            false => &[Order::Deterministic],
         };
-        for order in orders {
-            variants.push(Variant {
-                pass,
-                algorithm: algorithm.algorithm(),
-                order: order.into(),
-            });
-        }
+        variants.extend(orders.iter().map(|&order| Variant {
+            pass,
+            algorithm,
+            order,
+        }));
     }
     variants
 }

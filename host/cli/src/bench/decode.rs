@@ -12,39 +12,37 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`pool`] | keys and values of all cases |
-//! | [`mod@reference`] | what a call should give |
-//! | [`room`] | how much memory there is, how many views |
+//! | [`pool`] | keys and values of all cases: how many views there is room for |
 //! | [`new_rows`] | appends |
 
 mod new_rows;
 mod pool;
-mod reference;
-mod room;
 
 use std::sync::Arc;
 
 use ferroflash::arguments::Argument;
-use ferroflash::backend::cuda::{DeviceBuffer, Event, Graph};
+use ferroflash::backend::cuda::Graph;
 use ferroflash::prepared::Layouts;
 use ferroflash::{
-    Device, Inputs, Layout, Outputs, PreparedForward, Problem, Queue, Tensor, TensorMut,
+    Attention, Device, Inputs, Outputs, Pass, PreparedForward, Problem, Queue, Scalar, Tensor,
+    TensorMut, Vector,
 };
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
+use super::arguments::CacheLengths;
 use super::cases::Case;
-use super::gpu::{cuda, host_us};
-use super::host::Written;
-use super::subject::{self, Effort, Ready, Variant, median, n_calls, normal, warm_up};
-use crate::arguments::CacheLengths;
+use super::gpu::{between, cuda, events, host_us};
+use super::subject::{Effort, Ready, Subject, Variant, median, n_calls, warm_up};
 use crate::failure::Failure;
 use crate::input::Bytes;
+use crate::tensors::{Memory, Written, normal, zeros};
 use new_rows::NewRows;
-use pool::E4M3_FACTOR;
-use pool::open;
+use pool::{E4M3_FACTOR, open, view_elems};
 pub use pool::{Pool, SharedPool};
-use room::view_elems;
+
+/// The most bytes of keys and values that are copied for the processor.
+const MOST_BYTES: u64 = 16 << 30;
 
 /// Milliseconds that a replay takes at least.
 const REPLAY_MS: f64 = 1.0;
@@ -67,8 +65,6 @@ fn rounds(round_ms: f64) -> usize {
 pub struct Call {
     prepared: PreparedForward,
     replay: Option<Replay>,
-    /// Of the cache.
-    pub n_views: u64,
 }
 
 /// A graph of several calls.
@@ -78,139 +74,74 @@ struct Replay {
 }
 
 /// The tensors of one problem.
-pub struct Tensors<T: Bytes> {
+pub struct Decode<T: Bytes> {
     device: Device,
     queue: Queue,
-    memory: Memory<T>,
+    cache: Cache<T>,
 }
 
 /// Where inputs and outputs of calls lie.
-struct Memory<T: Bytes> {
+struct Cache<T: Bytes> {
     problem: Problem,
     pool: SharedPool<T>,
     n_views: u64,
     /// Where keys and values lie in pages: the table.
-    table: Option<DeviceBuffer<i32>>,
+    table: Option<Memory<i32>>,
     /// Where the device says how many keys each sequence has.
-    lens: Option<DeviceBuffer<i32>>,
+    lens: Option<Memory<i32>>,
     /// Where they are in 8 bits: the scales, of k and v alike.
-    scales: Option<DeviceBuffer<f32>>,
+    scales: Option<Memory<f32>>,
     /// Where a call is a layer's step.
     new_rows: Option<NewRows<T>>,
-    q: DeviceBuffer<T>,
-    o: DeviceBuffer<T>,
-    lse: DeviceBuffer<f32>,
+    q: Memory<T>,
+    o: Memory<T>,
+    lse: Memory<f32>,
 }
 
-impl<T: Bytes> Tensors<T> {
+impl<T: Bytes> Decode<T> {
     /// Views of the pool, and random queries; an error where there is no room for them.
     pub fn new(
         device: &Device,
         case: &Case,
         pool: &SharedPool<T>,
         random: &mut SmallRng,
-    ) -> Result<Tensors<T>, Failure> {
+    ) -> Result<Decode<T>, Failure> {
         let problem = case.problem;
         let n_views = {
             let pool = open(pool);
             pool.room.admit(&problem, case.layers)?;
             pool.n_views(case)
         };
-        let cuda = cuda(device)?;
-        let queue = Queue::new(cuda)?;
-        let n_q = problem.shape_q().iter().product();
-        let n_o = problem.shape_o().iter().product();
-        let n_rows = problem.shape_lse().iter().product();
-        let memory = Memory {
+        let queue = Queue::new(cuda(device)?)?;
+        let place = Some(&queue);
+        let table = problem.pages().map(|pages| {
+            let mut table: Vec<i32> = (0..pages.n_pages() as i32).collect();
+            table.shuffle(random);
+            Memory::new(table, place)
+        });
+        let has_lens = problem.pages().is_some() || case.cache_lengths == CacheLengths::Device;
+        let lens = || Memory::new(vec![problem.seqlen_k() as i32; problem.batch()], place);
+        let n_scales = problem.batch() * problem.heads_k();
+        let scales = |_| Memory::new(vec![1.0 / E4M3_FACTOR; n_scales], place);
+        let cache = Cache {
             problem,
             pool: Arc::clone(pool),
             n_views,
-            table: match problem.pages() {
-                Some(pages) => {
-                    let mut table: Vec<i32> = (0..pages.n_pages() as i32).collect();
-                    table.shuffle(random);
-                    Some(DeviceBuffer::from_slice(cuda, &table, &queue)?)
-                }
-                None => None,
-            },
-            lens: match (problem.pages(), case.cache_lengths) {
-                (None, CacheLengths::Shape) => None,
-                _ => {
-                    let lens = vec![problem.seqlen_k() as i32; problem.batch()];
-                    Some(DeviceBuffer::from_slice(cuda, &lens, &queue)?)
-                }
-            },
-            scales: match problem.fp8_kv() {
-                Some(_) => {
-                    let scales = vec![1.0 / E4M3_FACTOR; problem.batch() * problem.heads_k()];
-                    Some(DeviceBuffer::from_slice(cuda, &scales, &queue)?)
-                }
-                None => None,
-            },
+            table: table.transpose()?,
+            lens: has_lens.then(lens).transpose()?,
+            scales: problem.fp8_kv().map(scales).transpose()?,
             new_rows: match case.layers {
                 0 | 1 => None,
-                _ => Some(NewRows::new(device, cuda, &queue, &problem, random)?),
+                _ => Some(NewRows::new(device, &queue, &problem, random)?),
             },
-            q: DeviceBuffer::from_slice(cuda, &normal(n_q, random)?, &queue)?,
-            o: DeviceBuffer::new(cuda, n_o)?,
-            lse: DeviceBuffer::new(cuda, n_rows)?,
+            q: Memory::new(normal(problem.shape_q().iter().product(), random)?, place)?,
+            o: Memory::empty(problem.shape_o().iter().product(), place)?,
+            lse: Memory::empty(problem.shape_lse().iter().product(), place)?,
         };
-        Ok(Tensors {
+        Ok(Decode {
             device: device.clone(),
             queue,
-            memory,
-        })
-    }
-
-    /// Plans a variant, loads its kernels, reserves its workspace.
-    pub fn prepare(&mut self, variant: &Variant) -> Result<Ready, Failure> {
-        let attention = variant.attention(&self.device, self.memory.problem)?;
-        let has_lengths = self.memory.lens.is_some() || self.memory.new_rows.is_some();
-        let layouts = match has_lengths {
-            true => Layouts::contiguous().giving(Argument::SeqUsedK),
-            false => Layouts::contiguous(),
-        };
-        let prepared = attention.prepare_forward(&layouts)?;
-        let plan = prepared.plan();
-        self.queue.reserve(plan)?;
-        Ok(Ready {
-            algorithm: plan.algorithm,
-            extra_bytes: plan.workspace.n_bytes(),
-            call: subject::Call::Decode(Box::new(Call {
-                prepared,
-                replay: None,
-                n_views: self.memory.n_views,
-            })),
-        })
-    }
-
-    /// What a call on the first view writes, by name.
-    pub fn results(&mut self, call: &Call) -> Result<Written<T>, Failure> {
-        // What another variant left is no result of this one.
-        self.memory.o.zero(&self.queue)?;
-        self.memory.enqueue(&mut self.queue, &call.prepared, 0)?;
-        Ok(vec![("o", self.memory.o.to_vec(&self.queue)?)])
-    }
-
-    /// Milliseconds of a call: the median of replays.
-    pub fn round(&mut self, call: &mut Call, effort: Effort) -> Result<f64, Failure> {
-        let replay = match &call.replay {
-            Some(replay) => replay,
-            None => call.replay.insert(self.replay(&call.prepared)?),
-        };
-        let one = warm_up(effort.warm_up_ms, || {
-            replay.graph.launch(&mut self.queue)?;
-            Ok(self.queue.synchronize()?)
-        })?;
-        let n_replays = n_calls(one, effort.rep_ms).clamp(MIN_REPLAYS, MAX_REPLAYS);
-        Ok(self.replay_ms(&replay.graph, n_replays)? / replay.n_calls as f64)
-    }
-
-    /// Microseconds of the host per call where calls are enqueued one by one.
-    pub fn host_us(&mut self, call: &Call) -> Result<f64, Failure> {
-        let cuda = Arc::clone(cuda(&self.device)?);
-        host_us(&cuda, || {
-            Ok(self.memory.enqueue(&mut self.queue, &call.prepared, 0)?)
+            cache,
         })
     }
 
@@ -224,17 +155,17 @@ impl<T: Bytes> Tensors<T> {
         }
         Ok(Replay {
             graph,
-            n_calls: n_rounds as u64 * self.memory.n_views,
+            n_calls: n_rounds as u64 * self.cache.n_views,
         })
     }
 
     /// A call on each view, so many times.
     fn capture(&mut self, prepared: &PreparedForward, n_rounds: usize) -> Result<Graph, Failure> {
-        let memory = &mut self.memory;
+        let cache = &mut self.cache;
         Ok(self.queue.capture(|queue| {
             for _ in 0..n_rounds {
-                for view in 0..memory.n_views {
-                    memory.enqueue(queue, prepared, view)?;
+                for view in 0..cache.n_views {
+                    cache.enqueue(queue, prepared, view)?;
                 }
             }
             Ok(())
@@ -243,11 +174,7 @@ impl<T: Bytes> Tensors<T> {
 
     /// The median of so many replays, by events.
     fn replay_ms(&mut self, graph: &Graph, n_replays: usize) -> Result<f64, Failure> {
-        let cuda = cuda(&self.device)?;
-        let mut marks = Vec::new();
-        for _ in 0..=n_replays {
-            marks.push(Event::new(cuda)?);
-        }
+        let marks = events(self.queue.device(), n_replays + 1)?;
         for (index, mark) in marks.iter().enumerate() {
             if index > 0 {
                 graph.launch(&mut self.queue)?;
@@ -255,15 +182,115 @@ impl<T: Bytes> Tensors<T> {
             mark.record(&self.queue)?;
         }
         self.queue.synchronize()?;
-        let mut times = Vec::new();
-        for pair in marks.windows(2) {
-            times.push(f64::from(pair[1].elapsed_ms(&pair[0])?));
-        }
-        Ok(median(&mut times))
+        Ok(median(between(&marks)?))
     }
 }
 
-impl<T: Bytes> Memory<T> {
+impl<T: Bytes> Subject<T> for Decode<T> {
+    type Call = Call;
+
+    fn prepare(&mut self, variant: &Variant) -> Result<Ready<Call>, Failure> {
+        let attention = variant.attention(&self.device, self.cache.problem)?;
+        let has_lengths = self.cache.lens.is_some() || self.cache.new_rows.is_some();
+        let layouts = match has_lengths {
+            true => Layouts::contiguous().giving(Argument::SeqUsedK),
+            false => Layouts::contiguous(),
+        };
+        let prepared = attention.prepare_forward(&layouts)?;
+        let plan = prepared.plan();
+        self.queue.reserve(plan)?;
+        Ok(Ready {
+            algorithm: plan.algorithm,
+            extra_bytes: plan.workspace.n_bytes(),
+            call: Call {
+                prepared,
+                replay: None,
+            },
+        })
+    }
+
+    /// Of a call on the first view, which the host knows, as it has filled the pool; `None` where appends write to it before, and where it is too
+    /// large to be copied.
+    fn reference(&self, _: Pass) -> Result<Option<Written<T>>, Failure> {
+        let cache = &self.cache;
+        let problem = &cache.problem;
+        let n_elems: usize = problem.shape_k().iter().product();
+        let n_bytes = 2 * (n_elems as u64).saturating_mul(problem.dtype_k().size_bytes() as u64);
+        if cache.new_rows.is_some() || MOST_BYTES < n_bytes {
+            return Ok(None);
+        }
+        let [k, v] = open(&cache.pool)
+            .filled
+            .each_ref()
+            .map(|filled| filled.cycled(n_elems));
+        let stream = self.queue.stream();
+        fn on_host<T: Scalar>(
+            memory: &Option<Memory<T>>,
+            stream: ferroflash::backend::cuda::StreamRef,
+        ) -> Result<Option<Vec<T>>, Failure> {
+            let copy = memory.as_ref().map(|memory| memory.to_vec(stream));
+            copy.transpose()
+        }
+        let (table, lens) = (
+            on_host(&cache.table, stream)?,
+            on_host(&cache.lens, stream)?,
+        );
+        let (scales, q) = (on_host(&cache.scales, stream)?, cache.q.to_vec(stream)?);
+        let inputs = inputs(
+            problem,
+            Tensor::bshd(&q, problem.shape_q())?,
+            k.tensor(0, problem.shape_k())?,
+            || v.tensor(0, problem.shape_v()),
+            [
+                table.as_ref().map(Into::into),
+                lens.as_ref().map(Into::into),
+                scales.as_ref().map(Into::into),
+            ],
+        )?;
+        let mut o = zeros::<T>(problem.shape_o().iter().product())?;
+        let attention = Attention::new(&Device::cpu(), *problem)?;
+        let target = TensorMut::bshd(&mut o, problem.shape_o())?;
+        attention.forward(&inputs, &mut Outputs::without_lse(target))?;
+        Ok(Some(vec![("o", o)]))
+    }
+
+    /// Of a call on the first view.
+    fn results(&mut self, call: &Call) -> Result<Written<T>, Failure> {
+        // What another variant left is no result of this one.
+        if let Memory::Device(o) = &mut self.cache.o {
+            o.zero(&self.queue)?;
+        }
+        self.cache.enqueue(&mut self.queue, &call.prepared, 0)?;
+        Ok(vec![("o", self.cache.o.to_vec(self.queue.stream())?)])
+    }
+
+    /// By replays.
+    fn round(&mut self, call: &mut Call, effort: Effort) -> Result<f64, Failure> {
+        let replay = match &call.replay {
+            Some(replay) => replay,
+            None => call.replay.insert(self.replay(&call.prepared)?),
+        };
+        let one = warm_up(effort.warm_up_ms, || {
+            replay.graph.launch(&mut self.queue)?;
+            Ok(self.queue.synchronize()?)
+        })?;
+        let n_replays = n_calls(one, effort.rep_ms).clamp(MIN_REPLAYS, MAX_REPLAYS);
+        Ok(self.replay_ms(&replay.graph, n_replays)? / replay.n_calls as f64)
+    }
+
+    /// Of calls that are enqueued one by one.
+    fn host_us(&mut self, call: &Call) -> Result<Option<f64>, Failure> {
+        let cuda = Arc::clone(self.queue.device());
+        let enqueue = || Ok(self.cache.enqueue(&mut self.queue, &call.prepared, 0)?);
+        host_us(&cuda, enqueue).map(Some)
+    }
+
+    fn n_views(&self) -> Option<u64> {
+        Some(self.cache.n_views)
+    }
+}
+
+impl<T: Bytes> Cache<T> {
     /// Enqueues a call on a view of the cache, behind its append if there is one.
     fn enqueue(
         &mut self,
@@ -271,43 +298,48 @@ impl<T: Bytes> Memory<T> {
         prepared: &PreparedForward,
         view: u64,
     ) -> Result<(), ferroflash::Error> {
-        let like_q = Layout::bshd(self.problem.shape_q())?;
-        let like_k = Layout::bshd(self.problem.shape_k())?;
-        let first = view * view_elems(&self.problem);
+        let problem = &self.problem;
+        let first = view * view_elems(problem);
         let mut pool = open(&self.pool);
-        let table = self.table.as_ref().map(|table| table.slice());
+        let table = self.table.as_ref().map(Memory::vector);
         if let Some(new_rows) = &mut self.new_rows {
             let Pool { k, v, .. } = &mut *pool;
-            let caches = [k, v].map(|cache| cache.slice_mut().skip(first));
-            new_rows.enqueue(queue, caches, self.q.slice_mut(), table)?;
+            let shape = new_rows.problem.shape_cache();
+            let caches = [k.tensor_mut(first, shape)?, v.tensor_mut(first, shape)?];
+            let q = self.q.tensor_mut(new_rows.problem.shape_q())?;
+            new_rows.enqueue(queue, caches, q, table)?;
         }
-        let q = Tensor::device(self.q.slice(), like_q)?;
-        let k = Tensor::device(pool.k.slice().skip(first), like_k)?;
-        let inputs = match self.problem.values_in_keys() {
-            true => Inputs::latent(&q, &k),
-            false => {
-                let v = Tensor::device(pool.v.slice().skip(first), like_k)?;
-                Inputs::new(&q, &k, &v)
-            }
+        let lens = match &self.new_rows {
+            Some(new_rows) => Some(new_rows.lens()),
+            None => self.lens.as_ref().map(Memory::vector),
         };
-        let inputs = match table {
-            Some(table) => inputs.page_table(table),
-            None => inputs,
-        };
-        let inputs = match (&self.new_rows, &self.lens) {
-            (Some(new_rows), _) => inputs.seqused_k(new_rows.lens()),
-            (None, Some(lens)) => inputs.seqused_k(lens.slice()),
-            (None, None) => inputs,
-        };
-        let inputs = match &self.scales {
-            Some(scales) => inputs.k_descale(scales.slice()).v_descale(scales.slice()),
-            None => inputs,
-        };
-        let like_o = Layout::bshd(self.problem.shape_o())?;
-        let o = TensorMut::device(self.o.slice_mut(), like_o)?;
-        let mut outputs = Outputs::new(o, self.lse.slice_mut());
-        prepared.forward(queue, &inputs, &mut outputs)
+        let inputs = inputs(
+            problem,
+            self.q.tensor(problem.shape_q())?,
+            pool.k.tensor(first, problem.shape_k())?,
+            || pool.v.tensor(first, problem.shape_v()),
+            [table, lens, self.scales.as_ref().map(Memory::vector)],
+        )?;
+        let o = self.o.tensor_mut(problem.shape_o())?;
+        prepared.forward(queue, &inputs, &mut Outputs::new(o, self.lse.vector_mut()))
     }
+}
+
+/// What a call is given, of which some may be `None`: the table of pages, lengths, the scales of k and v.
+fn inputs<'a>(
+    problem: &Problem,
+    q: Tensor<'a>,
+    k: Tensor<'a>,
+    v: impl FnOnce() -> Result<Tensor<'a>, ferroflash::error::ProblemError>,
+    [table, lens, scales]: [Option<Vector<'a>>; 3],
+) -> Result<Inputs<'a>, ferroflash::error::ProblemError> {
+    let mut inputs = match problem.values_in_keys() {
+        true => Inputs::latent(&q, &k),
+        false => Inputs::new(&q, &k, &v()?),
+    };
+    (inputs.page_table, inputs.seqused_k) = (table, lens);
+    (inputs.k_descale, inputs.v_descale) = (scales, scales);
+    Ok(inputs)
 }
 
 #[cfg(test)]

@@ -1,26 +1,22 @@
-//! Tensors in the memory of a GPU, and passes that are enqueued on a stream and timed by events.
-
-pub mod launches;
+//! Passes that are enqueued on a stream of a GPU and timed by events; for `ferroflash profile`, launch by launch.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use ferroflash::arguments::ByArgument;
 use ferroflash::backend::cuda::{CudaDevice, DeviceBuffer, Event};
 use ferroflash::plan::Plan;
 use ferroflash::prepared::{Layouts, NotStamped};
-use ferroflash::{
-    Device, Gradients, Inputs, Layout, Order, OutputGradients, Outputs, Pass, PreparedBackward,
-    PreparedForward, Problem, Queue, Saved, Tensor, TensorMut, Vector,
-};
+use ferroflash::{Device, Order, Pass, PreparedBackward, PreparedForward, Problem, Queue};
+use ferroflash_lab::profile::NotMeasured;
+use ferroflash_lab::timeline::Measured;
+use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use super::host::{self, Written};
-use super::subject::{self, Effort, Ready, Variant, median, n_calls, normal, warm_up};
-use crate::expressions::{Given, Named};
+use super::subject::{Effort, Ready, Subject, Variant, median, n_calls, warm_up};
+use crate::expressions::Named;
 use crate::failure::Failure;
-use crate::input::Bytes;
-use crate::lengths::{self, Lengths};
+use crate::input::{Bytes, Lengths, with_element};
+use crate::tensors::{Tensors, Written};
 
 /// Elements of a buffer larger than any L2 cache: clearing it before each call makes every call read its inputs from
 /// memory, as the peers' measurement does.
@@ -30,27 +26,16 @@ const FLUSH_ELEMS: usize = 64 << 20;
 /// queue, so that none waits for the device.
 const ENQUEUED: u32 = 64;
 
+/// Calls that are timed, at most; and those whose launches are, each of which has an event.
+const MOST_CALLS: usize = 1000;
+const MOST_CALLS_BY_LAUNCH: usize = 300;
+
 /// The tensors of one problem.
-pub struct Tensors<T: Bytes> {
+pub struct OnGpu<T: Bytes> {
     device: Device,
-    problem: Problem,
     queue: Queue,
     flush: DeviceBuffer<f32>,
-    lengths: ByArgument<Option<DeviceBuffer<i32>>>,
-    given: Given,
-    /// The same two on the host.
-    on_host: (Lengths, Arc<Given>),
-    q: DeviceBuffer<T>,
-    k: DeviceBuffer<T>,
-    v: DeviceBuffer<T>,
-    o: DeviceBuffer<T>,
-    lse: DeviceBuffer<f32>,
-    d_o: DeviceBuffer<T>,
-    d_q: DeviceBuffer<T>,
-    d_k: DeviceBuffer<T>,
-    d_v: DeviceBuffer<T>,
-    /// Sinks and their gradients, where the problem has some.
-    sinks: Option<[DeviceBuffer<f32>; 2]>,
+    tensors: Tensors<T>,
 }
 
 /// A prepared pass.
@@ -61,7 +46,7 @@ pub enum Call {
 
 impl Call {
     /// What runs.
-    pub fn plan(&self) -> &Plan {
+    fn plan(&self) -> &Plan {
         match self {
             Call::Forward(prepared) => prepared.plan(),
             Call::Backward(prepared) => prepared.plan(),
@@ -77,7 +62,7 @@ impl Call {
     }
 }
 
-impl<T: Bytes> Tensors<T> {
+impl<T: Bytes> OnGpu<T> {
     /// Random inputs; o and lse as the forward pass gives them.
     pub fn new(
         device: &Device,
@@ -85,205 +70,142 @@ impl<T: Bytes> Tensors<T> {
         lengths: &Lengths,
         named: Named,
         random: &mut SmallRng,
-    ) -> Result<Tensors<T>, Failure> {
+    ) -> Result<OnGpu<T>, Failure> {
         let cuda = cuda(device)?;
         let queue = Queue::new(cuda)?;
-        let n_q = problem.shape_q().iter().product();
-        let n_k = problem.shape_k().iter().product();
-        let n_v = problem.shape_v().iter().product();
-        let n_o = problem.shape_o().iter().product();
-        let n_rows = problem.shape_lse().iter().product();
-        let mut of_device = ByArgument::default();
-        for (argument, vector) in lengths.iter() {
-            of_device[argument] = Some(DeviceBuffer::from_slice(cuda, vector, &queue)?);
-        }
-        let mut filled = |n_elems| -> Result<_, Failure> {
-            let numbers = normal(n_elems, random)?;
-            Ok(DeviceBuffer::from_slice(cuda, &numbers, &queue)?)
-        };
-        let (q, k, v, d_o) = (filled(n_q)?, filled(n_k)?, filled(n_v)?, filled(n_o)?);
-        let given_on_host = Given::new(named, &problem, random)?;
-        let given = given_on_host.on_device(cuda, &queue)?;
-        let sinks = match problem.has_sinks() {
-            true => {
-                let sinks = normal::<f32>(problem.heads_q(), random)?;
-                let d_sinks = DeviceBuffer::new(cuda, problem.heads_q())?;
-                Some([DeviceBuffer::from_slice(cuda, &sinks, &queue)?, d_sinks])
-            }
-            false => None,
-        };
-        let mut tensors = Tensors {
+        let mut subject = OnGpu {
             device: device.clone(),
-            problem,
             flush: DeviceBuffer::new(cuda, FLUSH_ELEMS)?,
-            lengths: of_device,
-            given,
-            on_host: (lengths.clone(), Arc::new(given_on_host)),
-            q,
-            k,
-            v,
-            o: DeviceBuffer::new(cuda, n_o)?,
-            lse: DeviceBuffer::new(cuda, n_rows)?,
-            d_o,
-            d_q: DeviceBuffer::new(cuda, n_q)?,
-            d_k: DeviceBuffer::new(cuda, n_k)?,
-            d_v: DeviceBuffer::new(cuda, n_v)?,
-            sinks,
+            tensors: Tensors::random(problem, lengths, named, random, Some(&queue))?,
             queue,
         };
-        let variant = Variant {
+        let forward = subject.prepare(&Variant {
             pass: Pass::Forward,
             algorithm: None,
             order: Order::Deterministic,
-        };
-        if let subject::Call::Gpu(call) = tensors.prepare(&variant)?.call {
-            tensors.enqueue(&call)?;
-            tensors.synchronize()?;
-        }
-        Ok(tensors)
+        })?;
+        subject.enqueue(&forward.call)?;
+        subject.queue.synchronize()?;
+        Ok(subject)
     }
 
-    /// Plans a variant, loads its kernels, reserves its workspace.
-    pub fn prepare(&mut self, variant: &Variant) -> Result<Ready, Failure> {
-        let attention = variant.attention(&self.device, self.problem)?;
-        let given = self.lengths.iter().filter(|(_, vector)| vector.is_some());
-        let layouts = given.fold(Layouts::contiguous(), |layouts, (argument, _)| {
-            layouts.giving(argument)
-        });
+    fn enqueue(&mut self, call: &Call) -> Result<(), Failure> {
+        let (queue, tensors) = (&mut self.queue, &mut self.tensors);
+        match call {
+            Call::Forward(prepared) => {
+                tensors.forward(|inputs, outputs| prepared.forward(queue, inputs, outputs))?;
+            }
+            Call::Backward(prepared) => {
+                tensors.backward(|inputs, saved, of_output, gradients| {
+                    prepared.backward(queue, inputs, saved, of_output, gradients)
+                })?
+            }
+        }
+        Ok(())
+    }
+
+    /// Warms up; so many events for each of the calls that fit the round.
+    fn events(
+        &mut self,
+        call: &Call,
+        effort: Effort,
+        most: usize,
+        n: usize,
+    ) -> Result<Vec<Arc<[Event]>>, Failure> {
+        let one = warm_up(effort.warm_up_ms, || {
+            self.enqueue(call)?;
+            Ok(self.queue.synchronize()?)
+        })?;
+        let of_call = |_| events(self.queue.device(), n);
+        (0..n_calls(one, effort.rep_ms).min(most))
+            .map(of_call)
+            .collect()
+    }
+
+    /// What the profiled copy of the call's main kernel records, the L2 cache flushed before it, as before calls that are timed.
+    fn profiled(&mut self, call: &Call) -> Result<Result<Measured, NotMeasured>, Failure> {
+        let profiled = match call.profiled() {
+            Ok(profiled) => profiled,
+            Err(NotStamped::Driver(error)) => return Err(error.into()),
+            Err(NotStamped::NoStamps(reason)) => return Ok(Err(reason.into())),
+            Err(error) => return Err(Failure::Option(error.to_string())),
+        };
+        let plan = profiled.plan();
+        // Once to load it and to get going.
+        self.enqueue(&profiled)?;
+        self.flush.zero(&self.queue)?;
+        self.queue.clear_stamps(plan)?;
+        self.enqueue(&profiled)?;
+        let stamps = self.queue.read_stamps(plan)?;
+        Ok(Measured::new(plan, self.device.info(), &stamps).map_err(NotMeasured::from))
+    }
+
+    /// Milliseconds of each launch: medians by events, the L2 cache flushed before each call.
+    fn launches(&mut self, call: &Call, effort: Effort) -> Result<Vec<f64>, Failure> {
+        let n_launches = call.plan().launches.len();
+        let marks = self.events(call, effort, MOST_CALLS_BY_LAUNCH, n_launches + 1)?;
+        for events in &marks {
+            self.flush.zero(&self.queue)?;
+            self.queue.mark_launches(Arc::clone(events))?;
+            self.enqueue(call)?;
+        }
+        self.queue.synchronize()?;
+        let of_calls = marks.iter().map(|events| between(events));
+        let of_calls = of_calls.collect::<Result<Vec<_>, _>>()?;
+        let of_launch =
+            |launch: usize| median(of_calls.iter().map(|times| times[launch]).collect());
+        Ok((0..n_launches).map(of_launch).collect())
+    }
+}
+
+impl<T: Bytes> Subject<T> for OnGpu<T> {
+    type Call = Call;
+
+    fn prepare(&mut self, variant: &Variant) -> Result<Ready<Call>, Failure> {
+        let operands = &self.tensors.operands;
+        let attention = variant.attention(&self.device, operands.problem)?;
+        let layouts = operands
+            .lengths()
+            .fold(Layouts::contiguous(), Layouts::giving);
         let call = match variant.pass {
             Pass::Backward => Call::Backward(attention.prepare_backward(&layouts)?),
             _ => Call::Forward(attention.prepare_forward(&layouts)?),
         };
         let plan = call.plan();
         self.queue.reserve(plan)?;
-        let (algorithm, extra_bytes) = (plan.algorithm, plan.workspace.n_bytes());
         Ok(Ready {
-            algorithm,
-            extra_bytes,
-            call: subject::Call::Gpu(Box::new(call)),
+            algorithm: plan.algorithm,
+            extra_bytes: plan.workspace.n_bytes(),
+            call,
         })
     }
 
-    /// What a pass should give: as the processor works it out.
-    pub fn reference(&self, pass: Pass) -> Result<Written<T>, Failure> {
-        let all = |buffer: &DeviceBuffer<T>| buffer.to_vec(&self.queue);
-        let (lengths, given) = &self.on_host;
-        let numbers = host::Numbers {
-            lengths: lengths.clone(),
-            given: Arc::clone(given),
-            q: all(&self.q)?,
-            k: all(&self.k)?,
-            v: all(&self.v)?,
-            d_o: all(&self.d_o)?,
-            sinks: match &self.sinks {
-                Some([sinks, _]) => Some(sinks.to_vec(&self.queue)?),
-                None => None,
-            },
-        };
-        host::on_processor(self.problem, numbers, pass)
+    fn reference(&self, pass: Pass) -> Result<Option<Written<T>>, Failure> {
+        self.tensors.reference(pass, self.queue.stream()).map(Some)
     }
 
-    /// What the pass writes, by name.
-    pub fn results(&mut self, call: &Call) -> Result<Written<T>, Failure> {
+    fn results(&mut self, call: &Call) -> Result<Written<T>, Failure> {
         self.enqueue(call)?;
-        let all = |buffer: &DeviceBuffer<T>| buffer.to_vec(&self.queue);
-        Ok(match call {
-            Call::Forward(_) => vec![("o", all(&self.o)?)],
-            Call::Backward(_) => vec![
-                ("d_q", all(&self.d_q)?),
-                ("d_k", all(&self.d_k)?),
-                ("d_v", all(&self.d_v)?),
-            ],
-        })
+        self.tensors.written(call.plan().pass, self.queue.stream())
     }
 
-    /// The median by events, the L2 cache flushed before each call.
-    pub fn round(&mut self, call: &Call, effort: Effort) -> Result<f64, Failure> {
-        let one = warm_up(effort.warm_up_ms, || {
-            self.enqueue(call)?;
-            self.synchronize()
-        })?;
-        let cuda = cuda(&self.device)?;
-        let mut marks = Vec::new();
-        for _ in 0..n_calls(one, effort.rep_ms).min(1000) {
-            marks.push((Event::new(cuda)?, Event::new(cuda)?));
-        }
-        for (start, end) in &marks {
+    /// By events, the L2 cache flushed before each call.
+    fn round(&mut self, call: &mut Call, effort: Effort) -> Result<f64, Failure> {
+        let marks = self.events(call, effort, MOST_CALLS, 2)?;
+        for events in &marks {
             self.flush.zero(&self.queue)?;
-            start.record(&self.queue)?;
+            events[0].record(&self.queue)?;
             self.enqueue(call)?;
-            end.record(&self.queue)?;
+            events[1].record(&self.queue)?;
         }
-        self.synchronize()?;
-        let mut times = Vec::new();
-        for (start, end) in &marks {
-            times.push(f64::from(end.elapsed_ms(start)?));
-        }
-        Ok(median(&mut times))
+        self.queue.synchronize()?;
+        let times = marks.iter().map(|events| between(events));
+        Ok(median(times.collect::<Result<Vec<_>, _>>()?.concat()))
     }
 
-    /// Microseconds of the host per call.
-    pub fn host_us(&mut self, call: &Call) -> Result<f64, Failure> {
-        let cuda = Arc::clone(cuda(&self.device)?);
-        host_us(&cuda, || self.enqueue(call))
-    }
-
-    fn enqueue(&mut self, call: &Call) -> Result<(), Failure> {
-        let (like_q, like_k) = (
-            Layout::bshd(self.problem.shape_q())?,
-            Layout::bshd(self.problem.shape_k())?,
-        );
-        let (like_v, like_o) = (
-            Layout::bshd(self.problem.shape_v())?,
-            Layout::bshd(self.problem.shape_o())?,
-        );
-        let inputs = Inputs::new(
-            &Tensor::device(self.q.slice(), like_q)?,
-            &Tensor::device(self.k.slice(), like_k)?,
-            &Tensor::device(self.v.slice(), like_v)?,
-        );
-        let vector = |argument| {
-            let buffer = self.lengths[argument].as_ref();
-            buffer.map(|buffer| Vector::device(buffer.slice()))
-        };
-        let mut inputs = self.given.put(lengths::put(inputs, vector));
-        if self.problem.dropout().is_some() {
-            inputs = inputs.dropout_rng(0, 0);
-        }
-        let mut d_sinks = None;
-        if let Some([sinks, gradients]) = &mut self.sinks {
-            inputs = inputs.sinks(sinks.slice());
-            d_sinks = Some(gradients.slice_mut().into());
-        }
-        match call {
-            Call::Forward(prepared) => {
-                let o = TensorMut::device(self.o.slice_mut(), like_o)?;
-                let mut outputs = Outputs::new(o, self.lse.slice_mut());
-                prepared.forward(&mut self.queue, &inputs, &mut outputs)?;
-            }
-            Call::Backward(prepared) => {
-                let o = Tensor::device(self.o.slice(), like_o)?;
-                let d_o = Tensor::device(self.d_o.slice(), like_o)?;
-                let mut gradients = Gradients::new(
-                    TensorMut::device(self.d_q.slice_mut(), like_q)?,
-                    TensorMut::device(self.d_k.slice_mut(), like_k)?,
-                    TensorMut::device(self.d_v.slice_mut(), like_v)?,
-                );
-                gradients.d_sinks = d_sinks;
-                prepared.backward(
-                    &mut self.queue,
-                    &inputs,
-                    &Saved::new(&o, self.lse.slice()),
-                    &OutputGradients::new(&d_o),
-                    &mut gradients,
-                )?;
-            }
-        }
-        Ok(())
-    }
-
-    fn synchronize(&mut self) -> Result<(), Failure> {
-        Ok(self.queue.synchronize()?)
+    fn host_us(&mut self, call: &Call) -> Result<Option<f64>, Failure> {
+        let cuda = Arc::clone(self.queue.device());
+        host_us(&cuda, || self.enqueue(call)).map(Some)
     }
 }
 
@@ -292,6 +214,20 @@ pub fn cuda(device: &Device) -> Result<&Arc<CudaDevice>, Failure> {
     device
         .as_cuda()
         .ok_or_else(|| Failure::Option("this is not a GPU".into()))
+}
+
+/// So many events of a device.
+pub fn events(device: &Arc<CudaDevice>, n: usize) -> Result<Arc<[Event]>, Failure> {
+    let events = (0..n).map(|_| Event::new(device));
+    Ok(events.collect::<Result<_, _>>()?)
+}
+
+/// Milliseconds from each event to the next one.
+pub fn between(events: &[Event]) -> Result<Vec<f64>, Failure> {
+    let pairs = events.windows(2);
+    pairs
+        .map(|pair| Ok(pair[1].elapsed_ms(&pair[0])?.into()))
+        .collect()
 }
 
 /// Microseconds that the host spends on enqueuing a call, while the device is still busy with earlier ones.
@@ -308,4 +244,80 @@ pub fn host_us(
     let elapsed = start.elapsed();
     device.synchronize()?;
     Ok(elapsed.as_secs_f64() * 1e6 / f64::from(ENQUEUED))
+}
+
+/// A pass that ran.
+pub struct Timed {
+    /// What runs.
+    pub plan: Plan,
+    /// Milliseconds of each launch of the plan, by events between them: medians.
+    pub launch_ms: Vec<f64>,
+    /// Milliseconds of a call without events between its launches: the median.
+    pub call_ms: f64,
+    /// Which block of threads worked on which tile when, in one call of the profiled copy of its main kernel.
+    pub measured: Result<Measured, NotMeasured>,
+}
+
+/// Times passes of a problem on random tensors, launch by launch. Without an effort each runs once and nothing is timed; before them a forward pass runs
+/// for the sake of its o and lse.
+pub fn times(
+    device: &Device,
+    problem: Problem,
+    variants: &[Variant],
+    effort: Option<Effort>,
+) -> Result<Vec<Timed>, Failure> {
+    with_element!(problem.dtype(), T => {
+        let mut random = SmallRng::seed_from_u64(0);
+        let (lengths, named) = (Lengths::default(), Named::default());
+        let mut subject = OnGpu::<T>::new(device, problem, &lengths, named, &mut random)?;
+        times_of(&mut subject, variants, effort)
+    })
+}
+
+fn times_of<T: Bytes>(
+    subject: &mut OnGpu<T>,
+    variants: &[Variant],
+    effort: Option<Effort>,
+) -> Result<Vec<Timed>, Failure> {
+    let mut timed = Vec::new();
+    for variant in variants {
+        let mut call = subject.prepare(variant)?.call;
+        match effort {
+            Some(effort) => timed.push(Timed {
+                plan: call.plan().clone(),
+                launch_ms: subject.launches(&call, effort)?,
+                call_ms: subject.round(&mut call, effort)?,
+                // Last: the times are those of the kernels that every call runs.
+                measured: subject.profiled(&call)?,
+            }),
+            None => {
+                subject.enqueue(&call)?;
+                subject.queue.synchronize()?;
+            }
+        }
+    }
+    Ok(timed)
+}
+
+/// Milliseconds of one pass by the device's own clock, on random tensors of its memory; `None` where there is no GPU.
+pub fn device_ms(
+    device: &Device,
+    problem: Problem,
+    lengths: &Lengths,
+    variant: &Variant,
+) -> Result<Option<f64>, Failure> {
+    if device.as_cuda().is_none() {
+        return Ok(None);
+    }
+    let brief = Effort {
+        warm_up_ms: 15,
+        rep_ms: 20,
+    };
+    with_element!(problem.dtype(), T => {
+        let mut random = SmallRng::seed_from_u64(0);
+        let subject = OnGpu::<T>::new(device, problem, lengths, Named::default(), &mut random);
+        let mut subject = subject?;
+        let mut call = subject.prepare(variant)?.call;
+        subject.round(&mut call, brief).map(Some)
+    })
 }

@@ -8,18 +8,20 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | [`arguments`] | options |
 //! | [`cases`] | which problems and variants |
-//! | [`subject`] | a problem's tensors, and passes on them: one of the next three |
+//! | [`subject`] | what is measured: passes on a problem's tensors, by one of the next three |
 //! | [`gpu`] | on a GPU, the L2 cache flushed before each call; for `ferroflash profile`, launch by launch |
 //! | [`decode`] | on a GPU, `--decode`: from a graph of many calls |
 //! | [`host`] | on the processor and the emulator |
 //! | [`row`] | a line of results |
 //! | [`beside`] | `--compare`: lines beside their predictions |
 
+pub mod arguments;
 mod beside;
 mod cases;
 mod decode;
-mod gpu;
+pub mod gpu;
 mod host;
 mod row;
 mod subject;
@@ -27,38 +29,34 @@ mod subject;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
-use ferroflash::{Attention, Device, Dtype, Pass, Problem};
+use ferroflash::{Device, Dtype};
 use ferroflash_lab::compare::HEADER;
-use indicatif::{ProgressBar, ProgressStyle};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
-use crate::arguments::BenchArguments;
 use crate::compare::compare;
-use crate::expressions::Named;
 use crate::failure::{DIFFERS, Failure};
-use crate::input::Bytes;
-use crate::lengths::Lengths;
-use crate::print::say;
+use crate::input::{Bytes, with_element};
+use crate::print::{progress, say};
+use crate::tensors::Tensors;
+use arguments::BenchArguments;
 use beside::Beside;
 use cases::Case;
-use decode::{Pool, SharedPool};
-pub use gpu::launches;
+use decode::{Decode, Pool, SharedPool};
+use gpu::OnGpu;
+use host::OnHost;
 use row::Row;
-pub use subject::{Effort, Variant, normal};
-use subject::{Ready, Results, Subject, median};
+pub use subject::{Effort, Variant, median, scheduled};
+use subject::{Ready, Results, Subject, compared};
 
 /// Measures and prints.
 pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
     let device = arguments.on.device()?;
     eprintln!("device: {device} ({})", device.why());
     let cases = cases::cases(arguments, &device)?;
-    let n_wrong = match arguments.dtype.into() {
-        Dtype::Bf16 => measure_all::<half::bf16>(&cases, &device, arguments)?,
-        Dtype::F16 => measure_all::<half::f16>(&cases, &device, arguments)?,
-        Dtype::F32 => measure_all::<f32>(&cases, &device, arguments)?,
-    };
+    let n_wrong =
+        with_element!(arguments.dtype, T => measure_all::<T>(&cases, &device, arguments))?;
     arguments.on.report_kernel_cache(&device);
     Ok(exit_code(n_wrong))
 }
@@ -80,7 +78,7 @@ fn measure_all<T: Bytes>(
     device: &Device,
     arguments: &BenchArguments,
 ) -> Result<usize, Failure> {
-    let bar = ProgressBar::new(cases.len() as u64).with_style(style());
+    let bar = progress(cases.len());
     let mut beside = Beside::new(arguments, device)?;
     if !arguments.json {
         let header = beside
@@ -119,50 +117,6 @@ fn measure_all<T: Bytes>(
     Ok(n_wrong)
 }
 
-/// Milliseconds of one pass by the device's own clock, on random tensors of its memory; `None` where there is no GPU.
-pub fn device_ms(
-    attention: &Attention,
-    lengths: &Lengths,
-    pass: Pass,
-) -> Result<Option<f64>, Failure> {
-    let problem = *attention.problem();
-    match problem.dtype() {
-        Dtype::Bf16 => device_ms_of::<half::bf16>(attention, problem, lengths, pass),
-        Dtype::F16 => device_ms_of::<half::f16>(attention, problem, lengths, pass),
-        Dtype::F32 => device_ms_of::<f32>(attention, problem, lengths, pass),
-    }
-}
-
-fn device_ms_of<T: Bytes>(
-    attention: &Attention,
-    problem: Problem,
-    lengths: &Lengths,
-    pass: Pass,
-) -> Result<Option<f64>, Failure> {
-    if attention.device().as_cuda().is_none() {
-        return Ok(None);
-    }
-    let mut random = SmallRng::seed_from_u64(0);
-    let mut subject = Subject::<T>::new(
-        attention.device(),
-        problem,
-        lengths.clone(),
-        Named::default(),
-        &mut random,
-    )?;
-    let variant = Variant {
-        pass,
-        algorithm: attention.algorithm(),
-        order: problem.order(),
-    };
-    let mut ready = subject.prepare(&variant)?;
-    let brief = Effort {
-        warm_up_ms: 15,
-        rep_ms: 20,
-    };
-    subject.round(&mut ready, brief).map(Some)
-}
-
 /// A row per variant: those that cannot run say why.
 fn measure<T: Bytes>(
     case: &Case,
@@ -171,51 +125,60 @@ fn measure<T: Bytes>(
     pool: Option<&SharedPool<T>>,
     random: &mut SmallRng,
 ) -> Result<Vec<Row>, Failure> {
-    let mut subject = match pool {
-        None => Subject::<T>::new(
-            device,
-            case.problem,
-            case.lengths.clone(),
-            case.named,
-            random,
-        )?,
-        Some(pool) => match decode::Tensors::new(device, case, pool, random) {
-            Ok(tensors) => Subject::Decode(Box::new(tensors)),
+    let (problem, lengths, named) = (case.problem, &case.lengths, case.named);
+    if let Some(pool) = pool {
+        return match Decode::new(device, case, pool, random) {
+            Ok(subject) => measure_on(subject, case, device, arguments, random),
             Err(skipped) => {
                 let rows = case.variants.iter();
                 let rows = rows.map(|variant| Row::failed(case, variant, device, &skipped));
-                return Ok(rows.collect());
+                Ok(rows.collect())
             }
-        },
-    };
-    let mut ready = Vec::new();
-    for variant in &case.variants {
-        ready.push(subject.prepare(variant));
+        };
     }
+    if device.as_cuda().is_some() {
+        let subject = OnGpu::<T>::new(device, problem, lengths, named, random)?;
+        return measure_on(subject, case, device, arguments, random);
+    }
+    let tensors = Tensors::<T>::random(problem, lengths, named, random, None)?;
+    let subject = OnHost::new(device, tensors)?;
+    measure_on(subject, case, device, arguments, random)
+}
+
+fn measure_on<T: Bytes, S: Subject<T>>(
+    mut subject: S,
+    case: &Case,
+    device: &Device,
+    arguments: &BenchArguments,
+    random: &mut SmallRng,
+) -> Result<Vec<Row>, Failure> {
+    let variants = case.variants.iter();
+    let mut ready: Vec<_> = variants.map(|variant| subject.prepare(variant)).collect();
     if !arguments.unchecked {
         drop_wrong(&mut subject, case, &mut ready)?;
     }
     let mut times = vec![Vec::new(); ready.len()];
-    let effort = Effort {
-        warm_up_ms: arguments.warm_up,
-        rep_ms: arguments.rep,
-    };
     for _ in 0..arguments.rounds.max(1) {
         let mut order: Vec<usize> = (0..ready.len()).collect();
         order.shuffle(random);
         for idx in order {
             if let Ok(ready) = &mut ready[idx] {
-                times[idx].push(subject.round(ready, effort)?);
+                times[idx].push(subject.round(&mut ready.call, arguments.effort)?);
             }
         }
     }
     let mut rows = Vec::new();
-    for ((variant, ready), times) in case.variants.iter().zip(&mut ready).zip(&mut times) {
+    for ((variant, ready), times) in case.variants.iter().zip(ready).zip(times) {
         rows.push(match ready {
-            Err(failure) => Row::failed(case, variant, device, failure),
+            Err(failure) => Row::failed(case, variant, device, &failure),
             Ok(ready) => {
-                let host_us = subject.host_us(ready)?;
-                Row::measured(case, variant, device, ready, median(times), host_us)
+                let measured = row::Measured {
+                    ms: median(times),
+                    extra_bytes: ready.extra_bytes,
+                    host_us: subject.host_us(&ready.call)?,
+                    n_views: subject.n_views(),
+                };
+                Row::measured(case, variant, device, ready.algorithm, measured)
             }
         });
     }
@@ -223,18 +186,20 @@ fn measure<T: Bytes>(
 }
 
 /// Takes variants out of the measurement whose results are wrong: no time counts for a wrong answer.
-fn drop_wrong<T: Bytes>(
-    subject: &mut Subject<T>,
+fn drop_wrong<T: Bytes, S: Subject<T>>(
+    subject: &mut S,
     case: &Case,
-    ready: &mut [Result<Ready, Failure>],
+    ready: &mut [Result<Ready<S::Call>, Failure>],
 ) -> Result<(), Failure> {
     if ready.iter().all(Result::is_err) {
         return Ok(());
     }
-    let mut reference = Reference::new(subject.reference(case.pass)?);
+    let mut reference = Reference::new(subject.reference(case.pass)?.map(compared));
     for variant in ready.iter_mut() {
-        let Ok(call) = variant else { continue };
-        let results = subject.results(call)?;
+        let Ok(Ready { call, .. }) = variant else {
+            continue;
+        };
+        let results = compared(subject.results(call)?);
         if let Err(wrong) = reference.judge(results, case.problem.dtype()) {
             *variant = Err(wrong);
         }
@@ -282,12 +247,6 @@ impl Reference {
             )))
         })
     }
-}
-
-/// On a terminal only; hidden elsewhere.
-fn style() -> ProgressStyle {
-    ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} {elapsed}")
-        .unwrap_or(ProgressStyle::default_bar())
 }
 
 #[cfg(test)]

@@ -2,41 +2,65 @@
 
 use std::fmt;
 
-use ferroflash::{Algorithm, Backend, Device, Dtype, Order, Pass, Precision, Problem, SplitKv};
+use ferroflash::{Algorithm, Backend, Device, Dtype, Order, Pass, Precision, SplitKv};
 use ferroflash_lab::compare::{Figures, Line};
 use ferroflash_lab::estimate::Gpu;
 use ferroflash_lab::words::{flops, pass_word};
 use serde_json::{Value, json};
 
+use super::arguments::CacheLengths;
 use super::cases::Case;
-use super::subject::{Call, Ready, Variant};
-use crate::arguments::CacheLengths;
-use crate::expressions::Named;
+use super::subject::Variant;
 use crate::failure::Failure;
 
 /// One line of results.
 pub struct Row {
-    problem: Problem,
-    lens: Vec<usize>,
-    pass: Pass,
-    named: Named,
+    case: Case,
     algorithm: Option<Algorithm>,
     order: Order,
     backend: Backend,
-    decode: bool,
-    layers: usize,
-    cache_lengths: CacheLengths,
     is_wrong: bool,
     outcome: Result<Measured, String>,
 }
 
 /// What was measured.
-struct Measured {
-    ms: f64,
-    extra_bytes: u64,
-    host_us: Option<f64>,
+pub struct Measured {
+    pub ms: f64,
+    /// Bytes of memory beside inputs and outputs.
+    pub extra_bytes: u64,
+    /// Microseconds of the host.
+    pub host_us: Option<f64>,
     /// Of a graph's calls on the cache; `None` where there is no graph.
-    n_views: Option<u64>,
+    pub n_views: Option<u64>,
+}
+
+/// Heads of the columns, and how wide these are; the first and the next two begin at their left.
+const COLUMNS: [(&str, usize); 15] = [
+    ("variant", 28),
+    ("pass", 4),
+    ("dtype", 5),
+    ("D", 4),
+    ("mask", 14),
+    ("S", 6),
+    ("Sk", 6),
+    ("B", 4),
+    ("H", 4),
+    ("Hk", 4),
+    ("ms", 11),
+    ("TFLOP/s", 8),
+    ("GB/s", 8),
+    ("extra MiB", 11),
+    ("host µs", 8),
+];
+
+/// Cells, as wide as the columns.
+fn in_columns<'a>(cells: impl IntoIterator<Item = &'a str>) -> String {
+    let cells = cells.into_iter().zip(COLUMNS).enumerate();
+    let cells = cells.map(|(nth, (cell, (_, width)))| match nth < 3 {
+        true => format!("{cell:<width$}"),
+        false => format!("{cell:>width$}"),
+    });
+    cells.collect::<Vec<_>>().join(" ")
 }
 
 impl Row {
@@ -45,29 +69,28 @@ impl Row {
         case: &Case,
         variant: &Variant,
         device: &Device,
-        ready: &Ready,
-        ms: f64,
-        host_us: Option<f64>,
+        algorithm: Algorithm,
+        measured: Measured,
     ) -> Row {
-        let measured = Measured {
-            ms,
-            extra_bytes: ready.extra_bytes,
-            host_us,
-            n_views: match &ready.call {
-                Call::Decode(call) => Some(call.n_views),
-                Call::Gpu(_) | Call::Host(..) => None,
-            },
-        };
-        let algorithm = Some(ready.algorithm);
-        Row::new(case, variant, device, algorithm, Ok(measured))
+        Row {
+            case: case.clone(),
+            algorithm: Some(algorithm),
+            order: variant.order,
+            backend: device.backend(),
+            is_wrong: false,
+            outcome: Ok(measured),
+        }
     }
 
     /// Of a variant that could not run.
     pub fn failed(case: &Case, variant: &Variant, device: &Device, failure: &Failure) -> Row {
-        let why = failure.to_string().replace('\n', " ");
         Row {
+            case: case.clone(),
+            algorithm: variant.algorithm,
+            order: variant.order,
+            backend: device.backend(),
             is_wrong: matches!(failure, Failure::Differs(_)),
-            ..Row::new(case, variant, device, variant.algorithm, Err(why))
+            outcome: Err(failure.to_string().replace('\n', " ")),
         }
     }
 
@@ -76,79 +99,40 @@ impl Row {
         self.is_wrong
     }
 
-    fn new(
-        case: &Case,
-        variant: &Variant,
-        device: &Device,
-        algorithm: Option<Algorithm>,
-        outcome: Result<Measured, String>,
-    ) -> Row {
-        Row {
-            problem: case.problem,
-            lens: case.lens.clone(),
-            pass: case.pass,
-            named: case.named,
-            algorithm,
-            order: variant.order,
-            backend: device.backend(),
-            decode: case.decode,
-            layers: case.layers,
-            cache_lengths: case.cache_lengths,
-            is_wrong: false,
-            outcome,
-        }
-    }
-
     /// Its name among the peers: the default order has no suffix, nor has the planner's own choice of splits.
     fn peer(&self) -> String {
+        let (problem, named) = (&self.case.problem, &self.case.named);
+        let (columns, columns_v) = (problem.head_dim(), problem.head_dim_v());
+        let latent = problem.values_in_keys();
+        let given = |given: bool, suffix: &str| given.then(|| suffix.to_owned());
+        let suffixes = [
+            given(self.order == Order::Fastest, "-fastest"),
+            problem
+                .pages()
+                .map(|pages| format!("-page{}", pages.page_size())),
+            given(problem.fp8_kv().is_some(), "-e4m3"),
+            given(latent, "-latent"),
+            given(!latent && columns_v != columns, &format!("-v{columns_v}")),
+            given(self.case.cache_lengths == CacheLengths::Device, "-seqused"),
+            given(
+                self.case.layers > 1,
+                &format!("-layers{}", self.case.layers),
+            ),
+            named.score.map(|score| format!("-{}", score.name())),
+            named.mask.map(|mask| format!("-mask-{}", mask.name())),
+            given(problem.has_sinks(), "-sinks"),
+            problem
+                .dropout()
+                .map(|dropout| format!("-dropout{}", dropout.probability())),
+            match problem.split_kv() {
+                SplitKv::Auto => None,
+                SplitKv::Never => Some("-undivided".to_owned()),
+                SplitKv::Keys(keys) => Some(format!("-split{keys}")),
+            },
+        ];
         let algorithm = self.algorithm.map_or("auto", Algorithm::name);
-        let name = match self.order {
-            Order::Deterministic => format!("ferroflash-{algorithm}"),
-            Order::Fastest => format!("ferroflash-{algorithm}-fastest"),
-        };
-        let name = match self.problem.pages() {
-            Some(pages) => format!("{name}-page{}", pages.page_size()),
-            None => name,
-        };
-        let name = match self.problem.fp8_kv() {
-            Some(_) => format!("{name}-e4m3"),
-            None => name,
-        };
-        let (columns, columns_v) = (self.problem.head_dim(), self.problem.head_dim_v());
-        let name = match self.problem.values_in_keys() {
-            true => format!("{name}-latent"),
-            false if columns_v != columns => format!("{name}-v{columns_v}"),
-            false => name,
-        };
-        let name = match self.cache_lengths {
-            CacheLengths::Shape => name,
-            CacheLengths::Device => format!("{name}-seqused"),
-        };
-        let name = match self.layers {
-            0 | 1 => name,
-            layers => format!("{name}-layers{layers}"),
-        };
-        let name = match self.named.score {
-            Some(score) => format!("{name}-{}", score.name()),
-            None => name,
-        };
-        let name = match self.named.mask {
-            Some(mask) => format!("{name}-mask-{}", mask.name()),
-            None => name,
-        };
-        let name = match self.problem.has_sinks() {
-            true => format!("{name}-sinks"),
-            false => name,
-        };
-        let name = match self.problem.dropout() {
-            Some(dropout) => format!("{name}-dropout{}", dropout.probability()),
-            None => name,
-        };
-        match self.problem.split_kv() {
-            SplitKv::Auto => name,
-            SplitKv::Never => format!("{name}-undivided"),
-            SplitKv::Keys(keys) => format!("{name}-split{keys}"),
-        }
+        let suffixes = suffixes.into_iter().flatten().collect::<String>();
+        format!("ferroflash-{algorithm}{suffixes}")
     }
 
     /// The row beside what is predicted for a GPU.
@@ -159,38 +143,42 @@ impl Row {
             extra_bytes: measured.extra_bytes,
         };
         let measured = self.outcome.as_ref().map(figures).map_err(Clone::clone);
-        Line::new(self.problem, self.pass, self.algorithm, measured, gpu)
+        Line::new(
+            self.case.problem,
+            self.case.pass,
+            self.algorithm,
+            measured,
+            gpu,
+        )
     }
 
     /// Floating-point operations.
     fn flops(&self) -> f64 {
-        flops(&self.problem, self.pass, &self.lens)
+        flops(&self.case.problem, self.case.pass, &self.case.lens)
     }
 
     /// Bytes of inputs read and outputs written, each once.
     fn bytes(&self) -> f64 {
+        let p = &self.case.problem;
         let elems = |shape: [usize; 4]| shape.iter().product::<usize>() as f64;
-        let (q, o) = (self.problem.shape_q(), self.problem.shape_o());
-        let n_q = elems(q) + elems(o);
-        let n_v = match self.problem.values_in_keys() {
+        let n_q = elems(p.shape_q()) + elems(p.shape_o());
+        let n_v = match p.values_in_keys() {
             true => 0.0,
-            false => elems(self.problem.shape_v()),
+            false => elems(p.shape_v()),
         };
-        let n_k = elems(self.problem.shape_k()) + n_v;
-        let n_rows = self.problem.shape_lse().iter().product::<usize>();
-        let rows = (n_rows * size_of::<f32>()) as f64;
-        let element = self.problem.dtype().size_bytes() as f64;
-        let element_k = self.problem.dtype_k().size_bytes() as f64;
-        match self.pass {
+        let n_k = elems(p.shape_k()) + n_v;
+        let rows = (p.shape_lse().iter().product::<usize>() * size_of::<f32>()) as f64;
+        let element = p.dtype().size_bytes() as f64;
+        match self.case.pass {
             // q, k, v, o, d_o, d_q, d_k, d_v.
             Pass::Backward => 2.0 * (n_q + n_k) * element + rows,
             // q, k, v, o.
-            _ => n_q * element + n_k * element_k + rows,
+            _ => n_q * element + n_k * p.dtype_k().size_bytes() as f64 + rows,
         }
     }
 
     fn dtype_word(&self) -> &'static str {
-        match self.problem.dtype() {
+        match self.case.problem.dtype() {
             Dtype::Bf16 => "bf16",
             Dtype::F16 => "fp16",
             Dtype::F32 => "fp32",
@@ -199,7 +187,7 @@ impl Row {
 
     /// As the peers' script prints it, with fields of our own at the end.
     pub fn json(&self) -> String {
-        let p = &self.problem;
+        let (case, p) = (&self.case, &self.case.problem);
         let (left, right) = p.mask().window();
         let mut row = json!({
             "peer": self.peer(),
@@ -209,65 +197,69 @@ impl Row {
             "S": p.seqlen_q(),
             "B": p.batch(),
             "H": p.heads_q(),
-            "p": pass_word(self.pass),
+            "p": pass_word(case.pass),
             "backend": self.backend.name(),
             "Sk": p.seqlen_k(),
             "Hk": p.heads_k(),
         });
-        let mut set = |name: &str, value: Value| row[name] = value;
-        if let Some(left) = left {
-            set("window", json!(left));
-        }
-        if let Some(score) = self.named.score {
-            set("score", json!(score.name()));
-        }
-        if let Some(mask) = self.named.mask {
-            set("mask_expression", json!(mask.name()));
-        }
-        if p.has_sinks() {
-            set("sinks", json!(true));
-        }
-        if let Some(dropout) = p.dropout() {
-            set("dropout", json!(dropout.probability()));
-        }
-        if p.mask().prefix() > 0 {
-            set("prefix", json!(p.mask().prefix()));
-        }
-        if p.precision() != Precision::default() {
-            set("precision", json!(p.precision().to_string()));
-        }
-        if let Some(pages) = p.pages() {
-            set("page", json!(pages.page_size()));
-        }
-        if p.head_dim_v() != p.head_dim() {
-            set("Dv", json!(p.head_dim_v()));
-        }
-        if self.cache_lengths == CacheLengths::Device {
-            set("cache_lengths", json!("device"));
-        }
-        if self.layers > 1 {
-            set("layers", json!(self.layers));
-        }
-        if p.fp8_kv().is_some() {
-            set("kv_dtype", json!(p.dtype_k().to_string()));
-        }
-        if !self.lens.is_empty() {
-            set("lengths", json!(self.lens));
-        }
+        let given = |given: bool, value: Value| given.then_some(value);
+        let (prefix, precision) = (p.mask().prefix(), p.precision());
+        let mut others = vec![
+            ("window", left.map(|left| json!(left))),
+            ("score", case.named.score.map(|score| json!(score.name()))),
+            (
+                "mask_expression",
+                case.named.mask.map(|mask| json!(mask.name())),
+            ),
+            ("sinks", given(p.has_sinks(), json!(true))),
+            (
+                "dropout",
+                p.dropout().map(|dropout| json!(dropout.probability())),
+            ),
+            ("prefix", given(prefix > 0, json!(prefix))),
+            (
+                "precision",
+                given(
+                    precision != Precision::default(),
+                    json!(precision.to_string()),
+                ),
+            ),
+            ("page", p.pages().map(|pages| json!(pages.page_size()))),
+            (
+                "Dv",
+                given(p.head_dim_v() != p.head_dim(), json!(p.head_dim_v())),
+            ),
+            (
+                "cache_lengths",
+                given(case.cache_lengths == CacheLengths::Device, json!("device")),
+            ),
+            ("layers", given(case.layers > 1, json!(case.layers))),
+            (
+                "kv_dtype",
+                given(p.fp8_kv().is_some(), json!(p.dtype_k().to_string())),
+            ),
+            ("lengths", given(!case.lens.is_empty(), json!(case.lens))),
+        ];
         match &self.outcome {
-            Err(error) => set("err", json!(error)),
-            Ok(measured) => {
-                set("ms", json!(rounded(measured.ms, 6)));
-                set("tflops", json!(shown(self.flops() / measured.ms / 1e9)));
-                set("gbps", json!(shown(self.bytes() / measured.ms / 1e6)));
-                set("extra_bytes", json!(measured.extra_bytes));
-                if let Some(host_us) = measured.host_us {
-                    set("host_us", json!(rounded(host_us, 2)));
-                }
-                if self.decode {
-                    set("graph", json!(measured.n_views.is_some()));
-                    set("views", json!(measured.n_views.unwrap_or(1)));
-                }
+            Err(error) => others.push(("err", Some(json!(error)))),
+            Ok(Measured {
+                ms,
+                extra_bytes,
+                host_us,
+                n_views,
+            }) => others.extend([
+                ("ms", Some(json!(rounded(*ms, 6)))),
+                ("tflops", Some(json!(shown(self.flops() / ms / 1e9)))),
+                ("gbps", Some(json!(shown(self.bytes() / ms / 1e6)))),
+                ("extra_bytes", Some(json!(extra_bytes))),
+                ("host_us", host_us.map(|host_us| json!(rounded(host_us, 2)))),
+                ("graph", given(case.decode, json!(n_views.is_some()))),
+                ("views", given(case.decode, json!(n_views.unwrap_or(1)))),
+            ]),
+        }
+        for (name, value) in others {
+            if let Some(value) = value {
+                row[name] = value;
             }
         }
         row.to_string()
@@ -275,63 +267,44 @@ impl Row {
 
     /// Heads of the columns.
     pub fn header() -> String {
-        format!(
-            "{:<28} {:<4} {:<5} {:>4} {:>14} {:>6} {:>6} {:>4} {:>4} {:>4} {:>11} {:>8} {:>8} {:>11} {:>8}",
-            "variant",
-            "pass",
-            "dtype",
-            "D",
-            "mask",
-            "S",
-            "Sk",
-            "B",
-            "H",
-            "Hk",
-            "ms",
-            "TFLOP/s",
-            "GB/s",
-            "extra MiB",
-            "host µs"
-        )
+        in_columns(COLUMNS.map(|(head, _)| head))
     }
 }
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let p = &self.problem;
-        write!(
-            f,
-            "{:<28} {:<4} {:<5} {:>4} {:>14} {:>6} {:>6} {:>4} {:>4} {:>4}",
+        let p = &self.case.problem;
+        let mut cells = vec![
             self.peer(),
-            pass_word(self.pass),
-            self.dtype_word(),
-            p.head_dim(),
+            pass_word(self.case.pass).to_owned(),
+            self.dtype_word().to_owned(),
+            p.head_dim().to_string(),
             p.mask().to_string(),
-            p.seqlen_q(),
-            p.seqlen_k(),
-            p.batch(),
-            p.heads_q(),
-            p.heads_k()
-        )?;
+            p.seqlen_q().to_string(),
+            p.seqlen_k().to_string(),
+            p.batch().to_string(),
+            p.heads_q().to_string(),
+            p.heads_k().to_string(),
+        ];
+        if let Ok(Measured {
+            ms,
+            extra_bytes,
+            host_us,
+            ..
+        }) = &self.outcome
+        {
+            cells.extend([
+                format!("{ms:.5}"),
+                shown(self.flops() / ms / 1e9).to_string(),
+                shown(self.bytes() / ms / 1e6).to_string(),
+                format!("{:.2}", *extra_bytes as f64 / f64::from(1 << 20)),
+                host_us.map_or("-".to_owned(), |host_us| format!("{host_us:.2}")),
+            ]);
+        }
+        f.write_str(&in_columns(cells.iter().map(String::as_str)))?;
         match &self.outcome {
+            Ok(_) => Ok(()),
             Err(error) => write!(f, "  {error}"),
-            Ok(Measured {
-                ms,
-                extra_bytes,
-                host_us,
-                ..
-            }) => {
-                let (tflops, gbps) = (
-                    shown(self.flops() / ms / 1e9),
-                    shown(self.bytes() / ms / 1e6),
-                );
-                let extra_mib = *extra_bytes as f64 / f64::from(1 << 20);
-                write!(f, " {ms:>11.5} {tflops:>8} {gbps:>8} {extra_mib:>11.2}")?;
-                match host_us {
-                    Some(host_us) => write!(f, " {host_us:>8.2}"),
-                    None => write!(f, " {:>8}", "-"),
-                }
-            }
         }
     }
 }

@@ -1,25 +1,24 @@
-//! One problem's tensors, on a GPU or on the host, and the passes that run on them.
+//! What is measured: one problem's tensors, on a GPU or on the host, and the passes that run on them.
 
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use ferroflash::{Algorithm, Attention, Device, Order, Pass, Problem};
-use rand::Rng;
-use rand::rngs::SmallRng;
 
-use super::host::Written;
-use super::{decode, gpu, host};
-use crate::expressions::Named;
 use crate::failure::Failure;
 use crate::input::Bytes;
-use crate::lengths::Lengths;
+use crate::tensors::Written;
 
 /// How long a round takes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Args)]
 pub struct Effort {
-    /// Milliseconds of running before anything is measured.
-    pub warm_up_ms: u64,
-    /// Milliseconds of measuring.
+    /// Milliseconds of measuring, of each variant and round.
+    #[arg(long = "rep", value_name = "REP", default_value_t = 60)]
     pub rep_ms: u64,
+    /// Milliseconds of running before each measurement. A GPU that has rested is faster than one that has worked for a
+    /// while: beside programs that keep it busy, ask for 300.
+    #[arg(long = "warm-up", value_name = "WARM_UP", default_value_t = 15)]
+    pub warm_up_ms: u64,
 }
 
 /// The most elements of each result that are compared before anything is measured.
@@ -40,123 +39,67 @@ impl Variant {
     /// The problem on a device as this variant has it.
     pub fn attention(&self, device: &Device, problem: Problem) -> Result<Attention, Failure> {
         let problem = problem.to_builder().order(self.order).build()?;
-        let attention = Attention::new(device, problem)?;
-        Ok(match self.algorithm {
-            Some(algorithm) => attention.with_algorithm(algorithm),
-            None => attention,
-        })
+        scheduled(device, problem, self.algorithm)
     }
 }
 
+/// The problem on a device, by this schedule if one is named.
+pub fn scheduled(
+    device: &Device,
+    problem: Problem,
+    algorithm: Option<Algorithm>,
+) -> Result<Attention, Failure> {
+    let attention = Attention::new(device, problem)?;
+    Ok(match algorithm {
+        Some(algorithm) => attention.with_algorithm(algorithm),
+        None => attention,
+    })
+}
+
 /// A variant that is ready to be measured.
-pub struct Ready {
+pub struct Ready<C> {
     /// What runs.
     pub algorithm: Algorithm,
     /// Bytes of memory beside inputs and outputs.
     pub extra_bytes: u64,
     /// How it runs.
-    pub call: Call,
+    pub call: C,
 }
 
-/// How a variant runs.
-pub enum Call {
-    /// Enqueued on a stream.
-    Gpu(Box<gpu::Call>),
-    /// Launched in a graph.
-    Decode(Box<decode::Call>),
-    /// Called directly.
-    Host(Box<Attention>, Pass),
-}
+/// The tensors of one problem on a device, and what runs on them.
+pub trait Subject<T: Bytes> {
+    /// How a variant runs.
+    type Call;
 
-/// The tensors of one problem.
-pub enum Subject<T: Bytes> {
-    /// In the memory of a GPU.
-    Gpu(Box<gpu::Tensors<T>>),
-    /// The same, with views of a pool for keys and values.
-    Decode(Box<decode::Tensors<T>>),
-    /// In the memory of the host.
-    Host(Box<host::Tensors<T>>),
-}
-
-impl<T: Bytes> Subject<T> {
-    /// Random q, k, v and d_o; o and lse as the forward pass gives them.
-    pub fn new(
-        device: &Device,
-        problem: Problem,
-        lengths: Lengths,
-        named: Named,
-        random: &mut SmallRng,
-    ) -> Result<Subject<T>, Failure> {
-        Ok(match device.as_cuda() {
-            Some(_) => Subject::Gpu(Box::new(gpu::Tensors::new(
-                device, problem, &lengths, named, random,
-            )?)),
-            None => Subject::Host(Box::new(host::Tensors::new(
-                device, problem, lengths, named, random,
-            )?)),
-        })
-    }
-
-    /// Plans a variant and, on a GPU, loads its kernels.
-    pub fn prepare(&mut self, variant: &Variant) -> Result<Ready, Failure> {
-        match self {
-            Subject::Gpu(tensors) => tensors.prepare(variant),
-            Subject::Decode(tensors) => tensors.prepare(variant),
-            Subject::Host(tensors) => tensors.prepare(variant),
-        }
-    }
+    /// Plans a variant and, on a GPU, loads its kernels and reserves its workspace.
+    fn prepare(&mut self, variant: &Variant) -> Result<Ready<Self::Call>, Failure>;
 
     /// What a pass should give, as [`Subject::results`]: by the processor's own kernels, which are nobody's that is measured. `None` where the
     /// processor is, and where nobody else knows what calls read.
-    pub fn reference(&self, pass: Pass) -> Result<Option<Results>, Failure> {
-        let written = match self {
-            Subject::Gpu(tensors) => Some(tensors.reference(pass)?),
-            Subject::Decode(tensors) => tensors.reference()?,
-            Subject::Host(tensors) => tensors.reference(pass)?,
-        };
-        Ok(written.map(compared))
-    }
+    fn reference(&self, pass: Pass) -> Result<Option<Written<T>>, Failure>;
 
-    /// What one call writes, by name, as f32; of very many elements some from everywhere.
-    pub fn results(&mut self, ready: &mut Ready) -> Result<Results, Failure> {
-        let results = match (self, &mut ready.call) {
-            (Subject::Gpu(tensors), Call::Gpu(call)) => tensors.results(call)?,
-            (Subject::Decode(tensors), Call::Decode(call)) => tensors.results(call)?,
-            (Subject::Host(tensors), Call::Host(attention, pass)) => {
-                tensors.results(attention, *pass)?
-            }
-            _ => return Err(mixed()),
-        };
-        Ok(compared(results))
-    }
+    /// What one call writes.
+    fn results(&mut self, call: &Self::Call) -> Result<Written<T>, Failure>;
 
     /// Milliseconds of one call: the median of as many as fit into the round.
-    pub fn round(&mut self, ready: &mut Ready, effort: Effort) -> Result<f64, Failure> {
-        match (self, &mut ready.call) {
-            (Subject::Gpu(tensors), Call::Gpu(call)) => tensors.round(call, effort),
-            (Subject::Decode(tensors), Call::Decode(call)) => tensors.round(call, effort),
-            (Subject::Host(tensors), Call::Host(attention, pass)) => {
-                tensors.round(attention, *pass, effort)
-            }
-            _ => Err(mixed()),
-        }
-    }
+    fn round(&mut self, call: &mut Self::Call, effort: Effort) -> Result<f64, Failure>;
 
     /// Microseconds that the host spends on enqueuing one call, where calls are enqueued.
-    pub fn host_us(&mut self, ready: &mut Ready) -> Result<Option<f64>, Failure> {
-        match (self, &mut ready.call) {
-            (Subject::Gpu(tensors), Call::Gpu(call)) => Ok(Some(tensors.host_us(call)?)),
-            (Subject::Decode(tensors), Call::Decode(call)) => Ok(Some(tensors.host_us(call)?)),
-            _ => Ok(None),
-        }
+    fn host_us(&mut self, _call: &Self::Call) -> Result<Option<f64>, Failure> {
+        Ok(None)
+    }
+
+    /// Views of the cache that a graph's calls read; `None` where there is no graph.
+    fn n_views(&self) -> Option<u64> {
+        None
     }
 }
 
-/// What a call writes: names and values.
-pub type Results = Vec<(&'static str, Vec<f32>)>;
+/// What a call writes as f32, or what is compared of it.
+pub type Results = Written<f32>;
 
 /// What is compared of what a call writes: of very many elements one in so many, in every column, up to the last rows.
-fn compared<T: Bytes>(written: Written<T>) -> Results {
+pub fn compared<T: Bytes>(written: Written<T>) -> Results {
     let of_result = |elements: Vec<T>| {
         // An odd distance meets all columns.
         let distance = elements.len().div_ceil(COMPARED) | 1;
@@ -167,47 +110,6 @@ fn compared<T: Bytes>(written: Written<T>) -> Results {
     results
         .map(|(name, elements)| (name, of_result(elements)))
         .collect()
-}
-
-/// Tensors of one device and a call of another, which nobody makes.
-fn mixed() -> Failure {
-    Failure::Option("tensors and call are of different devices".into())
-}
-
-/// Random values that are not repeated. An odd number, so that no two rows of a power-of-two length are alike.
-pub const BLOCK: usize = (1 << 20) + 7;
-
-/// Values of a standard normal distribution; a block of them, repeated.
-pub fn normal<T: Bytes>(n_elems: usize, random: &mut SmallRng) -> Result<Vec<T>, Failure> {
-    let mut all = with_room(n_elems)?;
-    let mut block = Vec::with_capacity(BLOCK.min(n_elems));
-    while block.len() < BLOCK.min(n_elems) {
-        // Box and Muller: two uniform numbers make a normal one.
-        let (radius, angle) = (1.0 - random.random::<f32>(), random.random::<f32>());
-        let value = (-2.0 * radius.ln()).sqrt() * (std::f32::consts::TAU * angle).cos();
-        block.push(T::from_f32(value));
-    }
-    all.extend(block.iter().copied().cycle().take(n_elems));
-    Ok(all)
-}
-
-/// Zeros.
-pub fn zeros<T: Bytes>(n_elems: usize) -> Result<Vec<T>, Failure> {
-    let mut all = with_room(n_elems)?;
-    all.resize(n_elems, T::from_f32(0.0));
-    Ok(all)
-}
-
-/// A vector with room for so many elements; where the host has no memory for them, an error.
-fn with_room<T>(n_elems: usize) -> Result<Vec<T>, Failure> {
-    let mut empty = Vec::new();
-    match empty.try_reserve_exact(n_elems) {
-        Ok(()) => Ok(empty),
-        Err(_) => Err(Failure::Option(format!(
-            "no memory for a tensor of {n_elems} elements of {} bytes",
-            size_of::<T>()
-        ))),
-    }
 }
 
 /// How many calls of this length fit into `rep_ms`.
@@ -231,7 +133,7 @@ pub fn warm_up(
 }
 
 /// The middle one; 0 of none.
-pub fn median(times: &mut [f64]) -> f64 {
+pub fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times.get(times.len() / 2).copied().unwrap_or(0.0)
 }

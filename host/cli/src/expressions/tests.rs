@@ -4,7 +4,7 @@ use ferroflash::{Dtype, Problem};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
-use super::inputs::slopes;
+use super::given::slopes;
 use super::*;
 
 #[test]
@@ -25,6 +25,6 @@ fn a_bias_that_no_memory_holds_is_refused() {
         mask: None,
     };
     let problem = problem.build().unwrap();
-    let failure = Given::new(named, &problem, &mut SmallRng::seed_from_u64(0)).err();
+    let failure = Given::random(named, &problem, &mut SmallRng::seed_from_u64(0)).err();
     assert!(matches!(failure, Some(Failure::Option(message)) if message.contains("no memory")));
 }

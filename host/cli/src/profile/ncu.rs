@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::process::Command;
 
+use csv::StringRecord;
 use ferroflash_lab::profile::{Counters, Kernel};
 
 /// The program.
@@ -144,9 +145,15 @@ fn counters(table: &str, kernels: &[&str]) -> Result<Vec<Counters>, NcuError> {
         found,
         expected: expected.to_owned(),
     };
-    let mut rows = table
-        .lines()
-        .map(fields)
+    // Lines of another shape stand before the table.
+    let mut reader = csv::ReaderBuilder::new();
+    let mut reader = reader
+        .has_headers(false)
+        .flexible(true)
+        .from_reader(table.as_bytes());
+    let mut rows = reader
+        .records()
+        .flatten()
         .skip_while(|row| !row.iter().any(|field| field == NAME));
     let header = rows.next();
     let header = header.ok_or_else(|| expected("a line of names", "none".into()))?;
@@ -159,9 +166,9 @@ fn counters(table: &str, kernels: &[&str]) -> Result<Vec<Counters>, NcuError> {
         [column(TENSOR)?, column(READ)?, column(WRITTEN)?],
     );
     // Behind the names are the units, in a row without a kernel.
-    let is_kernel = |row: &Vec<String>| row.get(name).is_some_and(|name| !name.is_empty());
-    let rows: Vec<Vec<String>> = rows.filter(is_kernel).collect();
-    let found: Vec<&str> = rows.iter().map(|row| row[name].as_str()).collect();
+    let is_kernel = |row: &StringRecord| row.get(name).is_some_and(|name| !name.is_empty());
+    let rows: Vec<StringRecord> = rows.filter(is_kernel).collect();
+    let found: Vec<&str> = rows.iter().map(|row| &row[name]).collect();
     // Before these, a forward pass has run for its o and lse.
     if !found.ends_with(kernels) {
         return Err(expected(
@@ -170,10 +177,10 @@ fn counters(table: &str, kernels: &[&str]) -> Result<Vec<Counters>, NcuError> {
         ));
     }
     let own = rows.iter().skip(rows.len() - kernels.len());
-    let of_row = |row: &Vec<String>| {
+    let of_row = |row: &StringRecord| {
         let mut numbers = [0.0; 3];
         for (number, &column) in numbers.iter_mut().zip(&columns) {
-            let text = row.get(column).map_or("", String::as_str);
+            let text = row.get(column).unwrap_or_default();
             let plain = text.replace(',', "");
             *number = plain
                 .parse()
@@ -187,25 +194,6 @@ fn counters(table: &str, kernels: &[&str]) -> Result<Vec<Counters>, NcuError> {
         })
     };
     own.map(of_row).collect()
-}
-
-/// The fields of a line of CSV.
-fn fields(line: &str) -> Vec<String> {
-    let mut fields = vec![String::new()];
-    let (mut quoted, mut chars) = (false, line.chars().peekable());
-    while let Some(char) = chars.next() {
-        match (char, fields.last_mut()) {
-            ('"', Some(field)) if quoted && chars.peek() == Some(&'"') => {
-                chars.next();
-                field.push('"');
-            }
-            ('"', _) => quoted = !quoted,
-            (',', _) if !quoted => fields.push(String::new()),
-            (char, Some(field)) => field.push(char),
-            (_, None) => {}
-        }
-    }
-    fields
 }
 
 #[cfg(test)]

@@ -1,10 +1,21 @@
 //! The devices that the driver shows, and what it tells of each.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, c_char, c_int, c_uint};
 
-use super::raw;
 use crate::error::DriverError;
 use crate::sys::CUdevice;
+
+calls! {
+    unsafe fn start(flags: c_uint) = cuInit(flags: c_uint);
+    unsafe fn get_count() -> c_int = cuDeviceGetCount(&mut);
+    unsafe fn get_device(ordinal: c_int) -> CUdevice = cuDeviceGet(&mut, ordinal: c_int);
+    unsafe fn get_name(device: CUdevice, to: *mut c_char, len: c_int) =
+        cuDeviceGetName(to: *mut c_char, len: c_int, device: CUdevice);
+    unsafe fn get_attribute(device: CUdevice, which: c_int) -> c_int =
+        cuDeviceGetAttribute(&mut, which: c_int, device: CUdevice);
+    unsafe fn get_total_memory(device: CUdevice) -> usize = cuDeviceTotalMem_v2(&mut, device: CUdevice);
+    unsafe fn get_uuid(device: CUdevice) -> [u8; 16] = cuDeviceGetUuid_v2(&mut, device: CUdevice);
+}
 
 /// `CUDA_ERROR_NO_DEVICE`.
 const NO_DEVICE: u32 = 100;
@@ -26,22 +37,17 @@ pub enum Attribute {
 
 /// Starts the driver, if it has not been, and counts its devices: 0 where it finds none.
 pub fn count() -> Result<u32, DriverError> {
-    let mut count = 0;
-    // SAFETY: the driver may be started any number of times; `count` is there to be written.
-    let counted = unsafe { raw::cuInit(0).and_then(|()| raw::cuDeviceGetCount(&mut count)) };
-    match counted {
+    // SAFETY: the driver may be started any number of times.
+    match unsafe { start(0).and_then(|()| get_count()) } {
         Err(error) if error.code() == Some(NO_DEVICE) => Ok(0),
-        counted => counted.map(|()| count.max(0) as u32),
+        counted => Ok(counted?.max(0) as u32),
     }
 }
 
 /// The device with this place in the driver's list.
 pub fn get(ordinal: u32) -> Result<CUdevice, DriverError> {
-    let mut device = 0;
-    let ordinal = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
-    // SAFETY: `device` is there to be written; a device that does not exist is refused, here and below.
-    unsafe { raw::cuDeviceGet(&mut device, ordinal)? };
-    Ok(device)
+    // SAFETY: a device that does not exist is refused, here and below.
+    unsafe { get_device(c_int::try_from(ordinal).unwrap_or(c_int::MAX)) }
 }
 
 /// Its name, such as `NVIDIA H200`.
@@ -49,31 +55,25 @@ pub fn name(device: CUdevice) -> Result<String, DriverError> {
     let mut name = [0_u8; 256];
     let len = name.len() as c_int - 1;
     // SAFETY: the driver writes at most `len` bytes; the last one stays 0.
-    unsafe { raw::cuDeviceGetName(name.as_mut_ptr().cast::<c_char>(), len, device)? };
+    unsafe { get_name(device, name.as_mut_ptr().cast::<c_char>(), len)? };
     let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
     Ok(name.to_string_lossy().into_owned())
 }
 
 /// A property; negative ones, which mean that there is none, are 0.
 pub fn attribute(device: CUdevice, which: Attribute) -> Result<u32, DriverError> {
-    let mut value = 0;
-    // SAFETY: `value` is there to be written.
-    unsafe { raw::cuDeviceGetAttribute(&mut value, which as c_int, device)? };
-    Ok(value.max(0) as u32)
+    // SAFETY: as above.
+    Ok(unsafe { get_attribute(device, which as c_int)? }.max(0) as u32)
 }
 
 /// Bytes of its memory.
 pub fn total_memory(device: CUdevice) -> Result<usize, DriverError> {
-    let mut n_bytes = 0;
-    // SAFETY: `n_bytes` is there to be written.
-    unsafe { raw::cuDeviceTotalMem_v2(&mut n_bytes, device)? };
-    Ok(n_bytes)
+    // SAFETY: as above.
+    unsafe { get_total_memory(device) }
 }
 
 /// Its identity: the same in every process; a slice of a partitioned GPU has its own.
 pub fn uuid(device: CUdevice) -> Result<[u8; 16], DriverError> {
-    let mut uuid = [0; 16];
-    // SAFETY: `uuid` is there to be written.
-    unsafe { raw::cuDeviceGetUuid_v2(&mut uuid, device)? };
-    Ok(uuid)
+    // SAFETY: as above.
+    unsafe { get_uuid(device) }
 }

@@ -1,44 +1,29 @@
 //! Functions of loaded code: attributes, occupancy, launches.
 
-use std::ffi::{c_int, c_void};
-use std::ptr::null;
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::{from_ref, null};
 
-use super::raw;
+use crate::entry::entry;
 use crate::error::DriverError;
 use crate::sys::{CUfunction, CUstream};
 
-/// What the driver tells of a compiled function.
+/// What the driver tells of a compiled function, as cuda.h counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
 pub enum FunctionAttribute {
-    /// The most threads that a block may have.
-    MaxThreadsPerBlock,
-    /// Bytes of static shared memory of a block.
-    StaticSharedBytes,
     /// Bytes of local memory of a thread: stack and spilled registers.
-    LocalBytes,
+    LocalBytes = 3,
     /// Registers of a thread.
-    Registers,
-    /// The version of the PTX it was compiled from, 10 · major + minor of the architecture.
-    PtxVersion,
-    /// The architecture of its machine code, 10 · major + minor.
-    BinaryVersion,
+    Registers = 4,
     /// The most bytes of dynamic shared memory that a launch may ask for.
-    MaxDynamicSharedBytes,
+    MaxDynamicSharedBytes = 8,
 }
 
-impl FunctionAttribute {
-    /// The number of the attribute in cuda.h.
-    const fn number(self) -> c_int {
-        match self {
-            FunctionAttribute::MaxThreadsPerBlock => 0,
-            FunctionAttribute::StaticSharedBytes => 1,
-            FunctionAttribute::LocalBytes => 3,
-            FunctionAttribute::Registers => 4,
-            FunctionAttribute::PtxVersion => 5,
-            FunctionAttribute::BinaryVersion => 6,
-            FunctionAttribute::MaxDynamicSharedBytes => 8,
-        }
-    }
+calls! {
+    unsafe fn get_attribute(function: CUfunction, attribute: c_int) -> c_int =
+        cuFuncGetAttribute(&mut, attribute: c_int, function: CUfunction);
+    unsafe fn set_attribute(function: CUfunction, attribute: c_int, value: c_int) =
+        cuFuncSetAttribute(function: CUfunction, attribute: c_int, value: c_int);
 }
 
 /// An attribute of a function.
@@ -49,10 +34,8 @@ pub unsafe fn attribute(
     function: CUfunction,
     attribute: FunctionAttribute,
 ) -> Result<i32, DriverError> {
-    let mut value = 0;
-    // SAFETY: as the caller promises; `value` is there to be written.
-    unsafe { raw::cuFuncGetAttribute(&mut value, attribute.number(), function)? };
-    Ok(value)
+    // SAFETY: as the caller promises.
+    unsafe { get_attribute(function, attribute as c_int) }
 }
 
 /// Allows launches of a function to ask for up to `n_bytes` of dynamic shared memory; above 48 KB they must be allowed.
@@ -60,10 +43,15 @@ pub unsafe fn attribute(
 /// # Safety
 /// `function` belongs to a module that is loaded.
 pub unsafe fn allow_dynamic_shared(function: CUfunction, n_bytes: u32) -> Result<(), DriverError> {
-    let attribute = FunctionAttribute::MaxDynamicSharedBytes.number();
-    let n_bytes = c_int::try_from(n_bytes).unwrap_or(c_int::MAX);
+    let attribute = FunctionAttribute::MaxDynamicSharedBytes as c_int;
     // SAFETY: as the caller promises.
-    unsafe { raw::cuFuncSetAttribute(function, attribute, n_bytes) }
+    unsafe {
+        set_attribute(
+            function,
+            attribute,
+            n_bytes.try_into().unwrap_or(c_int::MAX),
+        )
+    }
 }
 
 /// How many blocks of a function fit on one multiprocessor at once.
@@ -75,17 +63,13 @@ pub unsafe fn blocks_per_multiprocessor(
     threads: u32,
     dynamic_shared_bytes: u32,
 ) -> Result<u32, DriverError> {
-    let mut n_blocks = 0;
+    let mut n_blocks: c_int = 0;
+    let to = &raw mut n_blocks;
     let threads = c_int::try_from(threads).unwrap_or(c_int::MAX);
-    // SAFETY: as the caller promises; `n_blocks` is there to be written.
-    unsafe {
-        raw::cuOccupancyMaxActiveBlocksPerMultiprocessor(
-            &mut n_blocks,
-            function,
-            threads,
-            dynamic_shared_bytes as usize,
-        )?
-    };
+    let shared = dynamic_shared_bytes as usize;
+    entry!(cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        to: *mut c_int, function: CUfunction, threads: c_int, shared: usize
+    ))?;
     Ok(n_blocks.max(0) as u32)
 }
 
@@ -113,7 +97,7 @@ pub unsafe fn launch<T: Copy>(
     params: &T,
 ) -> Result<(), DriverError> {
     // SAFETY: as the caller promises; there is one parameter, of this type.
-    unsafe { launch_with(function, size, stream, [std::ptr::from_ref(params).cast()]) }
+    unsafe { launch_with(function, size, stream, [from_ref(params).cast()]) }
 }
 
 /// The same for blocks that wait for each other: none of them begins before the device has room for all. A grid that it can
@@ -128,27 +112,19 @@ pub unsafe fn launch_together<T: Copy>(
     stream: CUstream,
     params: &T,
 ) -> Result<(), DriverError> {
+    let params: [*const c_void; 1] = [from_ref(params).cast()];
+    let params = params.as_ptr();
     let LaunchSize {
         grid,
         threads,
         shared_bytes,
     } = size;
-    let params = [std::ptr::from_ref(params).cast()];
-    // SAFETY: as the caller promises; there is one parameter, of this type, and its list outlives the call.
-    unsafe {
-        raw::cuLaunchCooperativeKernel(
-            function,
-            grid,
-            1,
-            1,
-            threads,
-            1,
-            1,
-            shared_bytes,
-            stream,
-            params.as_ptr(),
-        )
-    }
+    let one: c_uint = 1;
+    entry!(cuLaunchCooperativeKernel(
+        function: CUfunction, grid: c_uint, one: c_uint, one: c_uint, threads: c_uint, one: c_uint, one: c_uint,
+        shared_bytes: c_uint, stream: CUstream, params: *const *const c_void
+    ))?;
+    Ok(())
 }
 
 /// Enqueues a kernel with a parameter behind each pointer, which the driver copies before it returns.
@@ -167,21 +143,10 @@ pub unsafe fn launch_with<const N_PARAMS: usize>(
         threads,
         shared_bytes,
     } = size;
-    let params = params.as_ptr();
-    // SAFETY: as the caller promises; the list of parameters is as long as the kernel's, and outlives the call.
-    unsafe {
-        raw::cuLaunchKernel(
-            function,
-            grid,
-            1,
-            1,
-            threads,
-            1,
-            1,
-            shared_bytes,
-            stream,
-            params,
-            null(),
-        )
-    }
+    let (one, params, extra): (c_uint, _, _) = (1, params.as_ptr(), null());
+    entry!(cuLaunchKernel(
+        function: CUfunction, grid: c_uint, one: c_uint, one: c_uint, threads: c_uint, one: c_uint, one: c_uint,
+        shared_bytes: c_uint, stream: CUstream, params: *const *const c_void, extra: *const *const c_void
+    ))?;
+    Ok(())
 }

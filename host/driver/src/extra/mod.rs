@@ -15,6 +15,42 @@
 //! Functions are found by their exact suffixed name. Handles are the driver's own ([`crate::sys`]), and a call
 //! is `unsafe` because the driver believes the handles and addresses that it is given.
 
+/// Declares calls. Behind `=` stands the function of the driver with the arguments that it is given; `&mut` is where it writes what the call gives,
+/// whose bytes may be anything: a handle, an address, a number.
+macro_rules! calls {
+    () => {};
+    (
+        $(#[$meta:meta])*
+        $vis:vis unsafe fn $name:ident($($argument:ident: $type:ty),* $(,)?) =
+            $call:ident($($given:ident: $of:ty),* $(,)?); $($rest:tt)*
+    ) => {
+        $(#[$meta])*
+        #[inline]
+        $vis unsafe fn $name($($argument: $type),*) -> Result<(), crate::DriverError> {
+            Ok(crate::entry::entry!($call($($given: $of),*))?)
+        }
+
+        calls! { $($rest)* }
+    };
+    (
+        $(#[$meta:meta])*
+        $vis:vis unsafe fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $gives:ty =
+            $call:ident($($before:ident: $of:ty,)* &mut $(, $behind:ident: $also:ty)*); $($rest:tt)*
+    ) => {
+        $(#[$meta])*
+        #[inline]
+        $vis unsafe fn $name($($argument: $type),*) -> Result<$gives, crate::DriverError> {
+            // SAFETY: any bytes are a value of what calls give, as the documentation says.
+            let mut given = unsafe { std::mem::zeroed::<$gives>() };
+            let to = &raw mut given;
+            crate::entry::entry!($call($($before: $of,)* to: *mut $gives $(, $behind: $also)*))?;
+            Ok(given)
+        }
+
+        calls! { $($rest)* }
+    };
+}
+
 pub mod context;
 pub mod device;
 pub mod event;
@@ -22,6 +58,5 @@ pub mod function;
 pub mod graph;
 pub mod memory;
 pub mod module;
-mod raw;
 pub mod stream;
 pub mod tensor_map;

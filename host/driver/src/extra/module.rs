@@ -1,11 +1,35 @@
 //! Code: compiled for the current context, and loaded into it.
 
-use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
-use super::raw;
 use crate::error::DriverError;
 use crate::sys::{CUfunction, CUlinkState, CUmodule};
+
+calls! {
+    unsafe fn load_data(
+        image: *const c_void, n_options: c_uint, options: *mut c_int, values: *mut *mut c_void,
+    ) -> CUmodule = cuModuleLoadDataEx(
+        &mut, image: *const c_void, n_options: c_uint, options: *mut c_int, values: *mut *mut c_void
+    );
+    unsafe fn get_function(module: CUmodule, name: *const c_char) -> CUfunction =
+        cuModuleGetFunction(&mut, module: CUmodule, name: *const c_char);
+    unsafe fn create_linker(n_options: c_uint, options: *mut c_int, values: *mut *mut c_void) -> CUlinkState =
+        cuLinkCreate_v2(n_options: c_uint, options: *mut c_int, values: *mut *mut c_void, &mut);
+    unsafe fn add_ptx(state: CUlinkState, text: *mut c_void, n_bytes: usize) = cuLinkAddData_v2(
+        state: CUlinkState, INPUT_PTX: c_int, text: *mut c_void, n_bytes: usize, NAME: *const c_char,
+        NO_OPTIONS: c_uint, NO_NAMES: *mut c_int, NO_VALUES: *mut *mut c_void
+    );
+    unsafe fn complete(state: CUlinkState, cubin: *mut *mut c_void, n_bytes: *mut usize) =
+        cuLinkComplete(state: CUlinkState, cubin: *mut *mut c_void, n_bytes: *mut usize);
+    unsafe fn destroy_linker(state: CUlinkState) = cuLinkDestroy(state: CUlinkState);
+
+    /// Unloads code.
+    ///
+    /// # Safety
+    /// `module` is loaded, its context is current, and nothing uses its functions afterwards.
+    pub unsafe fn unload(module: CUmodule) = cuModuleUnload(module: CUmodule);
+}
 
 /// Code for the driver to load.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +75,11 @@ const LOG_BYTES: usize = 16 * 1024;
 
 /// `CU_JIT_INPUT_PTX`.
 const INPUT_PTX: c_int = 1;
+/// What the compiler calls a text, and the options that go with one: none.
+const NAME: *const c_char = c"kernel".as_ptr();
+const NO_OPTIONS: c_uint = 0;
+const NO_NAMES: *mut c_int = null_mut();
+const NO_VALUES: *mut *mut c_void = null_mut();
 
 /// The compiler's two logs, and the options that say where they lie: each option has its value, and the sizes are those of the buffers.
 struct LogOptions {
@@ -74,9 +103,10 @@ impl LogOptions {
         }
     }
 
-    /// How many options there are.
-    fn n(&self) -> c_uint {
-        self.options.len() as c_uint
+    /// How many options there are, and where they and their values lie.
+    fn places(&mut self) -> (c_uint, *mut c_int, *mut *mut c_void) {
+        let n = self.options.len() as c_uint;
+        (n, self.options.as_mut_ptr(), self.values.as_mut_ptr())
     }
 
     /// What was written, when no call writes any more.
@@ -98,21 +128,13 @@ pub unsafe fn load(image: Image<'_>) -> Result<(CUmodule, JitLog), LoadError> {
         Image::Ptx(text) => text.as_ptr().cast(),
         Image::Binary(bytes) => bytes.as_ptr().cast(),
     };
-    let mut module = null_mut();
+    let (n, options, values) = logs.places();
     // SAFETY: a context is current and the image is whole, as the caller promises; PTX ends in a null byte by its
     // type; each option has its value, and the logs are as long as the sizes say.
-    let loaded = unsafe {
-        raw::cuModuleLoadDataEx(
-            &mut module,
-            data,
-            logs.n(),
-            logs.options.as_mut_ptr(),
-            logs.values.as_mut_ptr(),
-        )
-    };
+    let loaded = unsafe { load_data(data, n, options, values) };
     let log = logs.read();
     match loaded {
-        Ok(()) => Ok((module, log)),
+        Ok(module) => Ok((module, log)),
         Err(source) => Err(LoadError { source, log }),
     }
 }
@@ -127,20 +149,12 @@ impl Linker {
     /// # Safety
     /// A context is current, for as long as the linker lives.
     unsafe fn new() -> Result<Linker, DriverError> {
-        let mut linker = Linker {
-            state: null_mut(),
-            logs: LogOptions::new(),
-        };
-        let logs = &mut linker.logs;
-        let (n, options, values) = (
-            logs.n(),
-            logs.options.as_mut_ptr(),
-            logs.values.as_mut_ptr(),
-        );
+        let mut logs = LogOptions::new();
+        let (n, options, values) = logs.places();
         // SAFETY: a context is current; each option has its value, and the logs lie on the heap, are as long as the sizes say, and stay
         // until the state is destroyed.
-        unsafe { raw::cuLinkCreate_v2(n, options, values, &mut linker.state)? };
-        Ok(linker)
+        let state = unsafe { create_linker(n, options, values)? };
+        Ok(Linker { state, logs })
     }
 
     /// The cubin of a PTX text.
@@ -150,17 +164,8 @@ impl Linker {
         // SAFETY: the state is alive, and its context current. The driver reads the text, as long as it is, in this call. The cubin
         // belongs to the state; it is copied before the state is destroyed.
         unsafe {
-            raw::cuLinkAddData_v2(
-                self.state,
-                INPUT_PTX,
-                bytes.as_ptr().cast_mut().cast(),
-                bytes.len(),
-                c"kernel".as_ptr(),
-                0,
-                null_mut(),
-                null_mut(),
-            )?;
-            raw::cuLinkComplete(self.state, &mut cubin, &mut n_bytes)?;
+            add_ptx(self.state, bytes.as_ptr().cast_mut().cast(), bytes.len())?;
+            complete(self.state, &mut cubin, &mut n_bytes)?;
             Ok(std::slice::from_raw_parts(cubin.cast::<u8>(), n_bytes).to_vec())
         }
     }
@@ -168,10 +173,8 @@ impl Linker {
 
 impl Drop for Linker {
     fn drop(&mut self) {
-        if !self.state.is_null() {
-            // SAFETY: the state is alive, and this is the last use. An error leaves nothing to do.
-            let _ = unsafe { raw::cuLinkDestroy(self.state) };
-        }
+        // SAFETY: the state is alive, and this is the last use. An error leaves nothing to do.
+        let _ = unsafe { destroy_linker(self.state) };
     }
 }
 
@@ -197,22 +200,11 @@ fn text(log: &[u8]) -> String {
     String::from_utf8_lossy(&log[..end]).trim_end().to_owned()
 }
 
-/// Unloads code.
-///
-/// # Safety
-/// `module` is loaded, its context is current, and nothing uses its functions afterwards.
-pub unsafe fn unload(module: CUmodule) -> Result<(), DriverError> {
-    // SAFETY: as the caller promises.
-    unsafe { raw::cuModuleUnload(module) }
-}
-
 /// A function of a module, by its name in the PTX.
 ///
 /// # Safety
 /// `module` is loaded.
 pub unsafe fn function(module: CUmodule, name: &CStr) -> Result<CUfunction, DriverError> {
-    let mut function = null_mut();
-    // SAFETY: as the caller promises; `function` is there to be written.
-    unsafe { raw::cuModuleGetFunction(&mut function, module, name.as_ptr())? };
-    Ok(function)
+    // SAFETY: as the caller promises.
+    unsafe { get_function(module, name.as_ptr()) }
 }

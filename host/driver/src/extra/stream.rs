@@ -1,53 +1,44 @@
 //! Streams that do not wait for the default stream; work on any stream.
 
 use std::ffi::{c_uint, c_void};
-use std::ptr::null_mut;
 
-use super::raw;
 use crate::error::DriverError;
 use crate::sys::{CUcontext, CUdeviceptr, CUstream};
 
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
 
-/// Creates a stream in the current context that does not wait for the default stream.
-///
-/// # Safety
-/// A context is current. The stream is to be destroyed with [`destroy`].
-pub unsafe fn create() -> Result<CUstream, DriverError> {
-    let mut stream = null_mut();
-    // SAFETY: a context is current, as the caller promises; `stream` is there to be written.
-    unsafe { raw::cuStreamCreate(&mut stream, NON_BLOCKING)? };
-    Ok(stream)
-}
+calls! {
+    /// Creates a stream in the current context that does not wait for the default stream.
+    ///
+    /// # Safety
+    /// A context is current. The stream is to be destroyed with [`destroy`].
+    pub unsafe fn create() -> CUstream = cuStreamCreate(&mut, NON_BLOCKING: c_uint);
 
-/// Destroys a stream; the work on it is still done.
-///
-/// # Safety
-/// `stream` came from [`create`] and is not used afterwards.
-pub unsafe fn destroy(stream: CUstream) -> Result<(), DriverError> {
-    // SAFETY: as the caller promises.
-    unsafe { raw::cuStreamDestroy_v2(stream) }
-}
+    /// Destroys a stream; the work on it is still done.
+    ///
+    /// # Safety
+    /// `stream` came from [`create`] and is not used afterwards.
+    pub unsafe fn destroy(stream: CUstream) = cuStreamDestroy_v2(stream: CUstream);
 
-/// Waits until the work on a stream is done.
-///
-/// # Safety
-/// `stream` belongs to the current context.
-pub unsafe fn synchronize(stream: CUstream) -> Result<(), DriverError> {
-    // SAFETY: as the caller promises.
-    unsafe { raw::cuStreamSynchronize(stream) }
-}
+    /// Waits until the work on a stream is done.
+    ///
+    /// # Safety
+    /// `stream` belongs to the current context.
+    pub unsafe fn synchronize(stream: CUstream) = cuStreamSynchronize(stream: CUstream);
 
-/// The context that a stream belongs to.
-///
-/// # Safety
-/// `stream` is alive; the default stream (null) is taken to be the current context's.
-pub unsafe fn context(stream: CUstream) -> Result<CUcontext, DriverError> {
-    let mut context = null_mut();
-    // SAFETY: as the caller promises; `context` is there to be written.
-    unsafe { raw::cuStreamGetCtx(stream, &mut context)? };
-    Ok(context)
+    /// The context that a stream belongs to.
+    ///
+    /// # Safety
+    /// `stream` is alive; the default stream (null) is taken to be the current context's.
+    pub unsafe fn context(stream: CUstream) -> CUcontext = cuStreamGetCtx(stream: CUstream, &mut);
+
+    unsafe fn enqueue_copy_to_device(to: CUdeviceptr, from: *const c_void, n_bytes: usize, stream: CUstream) =
+        cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, n_bytes: usize, stream: CUstream);
+    unsafe fn enqueue_copy_to_host(to: *mut c_void, from: CUdeviceptr, n_bytes: usize, stream: CUstream) =
+        cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, n_bytes: usize, stream: CUstream);
+    unsafe fn enqueue_fill(to: CUdeviceptr, value: u8, n_bytes: usize, stream: CUstream) =
+        cuMemsetD8Async(to: CUdeviceptr, value: u8, n_bytes: usize, stream: CUstream);
 }
 
 /// Enqueues a copy of `n_bytes` from host memory to device memory; nothing is done for 0 bytes.
@@ -64,7 +55,7 @@ pub unsafe fn copy_to_device(
         return Ok(());
     }
     // SAFETY: as the caller promises.
-    unsafe { raw::cuMemcpyHtoDAsync_v2(to, from, n_bytes, stream) }
+    unsafe { enqueue_copy_to_device(to, from, n_bytes, stream) }
 }
 
 /// Enqueues a copy of `n_bytes` from device memory to host memory; nothing is done for 0 bytes.
@@ -81,7 +72,7 @@ pub unsafe fn copy_to_host(
         return Ok(());
     }
     // SAFETY: as the caller promises.
-    unsafe { raw::cuMemcpyDtoHAsync_v2(to, from, n_bytes, stream) }
+    unsafe { enqueue_copy_to_host(to, from, n_bytes, stream) }
 }
 
 /// Enqueues the filling of `n_bytes` of device memory with one value; nothing is done for 0 bytes.
@@ -98,5 +89,5 @@ pub unsafe fn fill(
         return Ok(());
     }
     // SAFETY: as the caller promises.
-    unsafe { raw::cuMemsetD8Async(to, value, n_bytes, stream) }
+    unsafe { enqueue_fill(to, value, n_bytes, stream) }
 }

@@ -1,27 +1,17 @@
 //! Tensor maps: what Hopper's copy engine knows of a tensor. CUDA 12.0 brought them.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
-use super::raw;
 use crate::error::DriverError;
 
-/// Type of a tensor's elements.
+/// Type of a tensor's elements: `CUtensorMapDataType`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
 pub enum ElementType {
     /// IEEE binary16.
-    F16,
+    F16 = 6,
     /// bfloat16.
-    Bf16,
-}
-
-impl ElementType {
-    /// `CUtensorMapDataType`.
-    const fn number(self) -> c_int {
-        match self {
-            ElementType::F16 => 6,
-            ElementType::Bf16 => 9,
-        }
-    }
+    Bf16 = 9,
 }
 
 /// A tensor of four dimensions, the innermost first, to be copied in boxes.
@@ -41,6 +31,7 @@ pub struct Tiled {
 
 /// Dimensions of a tensor.
 pub const RANK: usize = 4;
+const DIMENSIONS: c_uint = RANK as c_uint;
 
 /// The driver's encoding: 128 bytes that only the copy engine reads, at a multiple of 64.
 #[repr(C, align(64))]
@@ -56,30 +47,24 @@ const L2_PROMOTION_256_BYTES: c_int = 3;
 /// `CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE`: what lies outside the tensor is read as 0.
 const FILL_NONE: c_int = 0;
 
+calls! {
+    unsafe fn encode_tiled(
+        element: c_int, address: *mut c_void, sizes: *const [u64; RANK], strides: *const [u64; RANK - 1],
+        boxes: *const [u32; RANK], element_strides: *const [u32; RANK],
+    ) -> TensorMap = cuTensorMapEncodeTiled(
+        &mut, element: c_int, DIMENSIONS: c_uint, address: *mut c_void, sizes: *const [u64; RANK],
+        strides: *const [u64; RANK - 1], boxes: *const [u32; RANK], element_strides: *const [u32; RANK],
+        INTERLEAVE_NONE: c_int, SWIZZLE_128_BYTES: c_int, L2_PROMOTION_256_BYTES: c_int, FILL_NONE: c_int
+    );
+}
+
 /// Encodes a tensor whose boxes lie in shared memory in the 128-byte swizzle, every element of a box next to the other.
 ///
 /// The driver checks sizes, strides and alignment, and looks at nothing behind the address. One older than CUDA 12.0
 /// lacks the function: the error says so.
 pub fn encode(tensor: &Tiled) -> Result<TensorMap, DriverError> {
-    let mut map = TensorMap([0; 16]);
-    let element_strides = [1_u32; RANK];
-    // SAFETY: `map` is there to be written, aligned as the driver asks; every list has as many entries as the rank
-    // says, the strides one less.
-    unsafe {
-        raw::cuTensorMapEncodeTiled(
-            (&raw mut map).cast::<c_void>(),
-            tensor.element.number(),
-            RANK as u32,
-            tensor.address as *mut c_void,
-            tensor.sizes.as_ptr(),
-            tensor.strides.as_ptr(),
-            tensor.box_sizes.as_ptr(),
-            element_strides.as_ptr(),
-            INTERLEAVE_NONE,
-            SWIZZLE_128_BYTES,
-            L2_PROMOTION_256_BYTES,
-            FILL_NONE,
-        )?
-    };
-    Ok(map)
+    let (element, address) = (tensor.element as c_int, tensor.address as *mut c_void);
+    let (sizes, strides, boxes) = (&tensor.sizes, &tensor.strides, &tensor.box_sizes);
+    // SAFETY: every list has as many entries as the rank says, the strides one less.
+    unsafe { encode_tiled(element, address, sizes, strides, boxes, &[1; RANK]) }
 }

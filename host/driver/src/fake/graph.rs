@@ -121,15 +121,7 @@ pub(super) extern "C" fn launch(graph: usize, stream: usize) -> u32 {
 }
 
 /// Graphs need no context to be destroyed.
-pub(super) extern "C" fn destroy(graph: usize) -> u32 {
-    remove(graph)
-}
-
-pub(super) extern "C" fn destroy_ready(graph: usize) -> u32 {
-    remove(graph)
-}
-
-fn remove(graph: usize) -> u32 {
+pub(super) extern "C" fn remove(graph: usize) -> u32 {
     match state().alive.remove(&graph) {
         Some(Kind::Graph { .. } | Kind::ReadyGraph { .. }) => 0,
         _ => INVALID_HANDLE,

@@ -187,15 +187,12 @@ pub(super) extern "C" fn launch(
     if !extra.is_null() {
         return INVALID_VALUE;
     }
-    let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
     let beginning = Beginning::Single;
+    let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
     enqueue(
         function,
-        grid,
-        block,
-        shared_bytes,
-        stream,
-        params,
+        (grid, block, shared_bytes),
+        (stream, params),
         beginning,
     )
 }
@@ -215,26 +212,20 @@ pub(super) extern "C" fn launch_together(
     if grid_x > N_SMS * BLOCKS_PER_SM {
         return TOO_LARGE_TOGETHER;
     }
-    let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
     let beginning = Beginning::Together;
+    let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
     enqueue(
         function,
-        grid,
-        block,
-        shared_bytes,
-        stream,
-        params,
+        (grid, block, shared_bytes),
+        (stream, params),
         beginning,
     )
 }
 
 fn enqueue(
     function: usize,
-    grid: [u32; 3],
-    block: [u32; 3],
-    shared_bytes: u32,
-    stream: usize,
-    params: *const *const c_void,
+    (grid, block, shared_bytes): ([u32; 3], [u32; 3], u32),
+    (stream, params): (usize, *const *const c_void),
     beginning: Beginning,
 ) -> u32 {
     let enqueue = |current| {

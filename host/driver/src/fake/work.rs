@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint};
 
 use super::{
     CAPTURE_UNSUPPORTED, Call, INVALID_HANDLE, INVALID_VALUE, Kind, OUT_OF_MEMORY, TOTAL_BYTES,
-    destroy, in_context, on_stream, state, write,
+    in_context, on_stream, state, write,
 };
 
 /// `CU_STREAM_NON_BLOCKING`.
@@ -24,10 +24,6 @@ pub(super) extern "C" fn create_stream_of_cust(
     _priority: c_int,
 ) -> u32 {
     in_context(|context| write(to, state().create(Kind::Stream { context })))
-}
-
-pub(super) extern "C" fn destroy_stream(stream: usize) -> u32 {
-    destroy(stream)
 }
 
 pub(super) extern "C" fn synchronize_stream(stream: usize) -> u32 {
@@ -61,10 +57,6 @@ pub(super) extern "C" fn wait_for_event(stream: usize, event: usize, _flags: c_u
 
 pub(super) extern "C" fn create_event(to: *mut usize, _flags: c_uint) -> u32 {
     in_context(|context| write(to, state().create(Kind::Event { context })))
-}
-
-pub(super) extern "C" fn destroy_event(event: usize) -> u32 {
-    destroy(event)
 }
 
 pub(super) extern "C" fn record_event(event: usize, stream: usize) -> u32 {

@@ -1,11 +1,13 @@
-//! Lines drawn, as SVG: for each head_dim, mask and pass a row of three panels: time by length, memory by length, and the roofline. All axes are
+//! Lines drawn, as SVG: for each type, head_dim, mask and pass a row of three panels: time by length, memory by length, and the roofline. All axes are
 //! logarithmic; one that has a 0 is broken, and 0 has a line of its own below. Points and thick lines are measured, thin lines predicted.
 
 mod axis;
 #[cfg(test)]
 mod tests;
 
-use ferroflash::{Algorithm, Mask, Pass};
+use std::collections::BTreeSet;
+
+use ferroflash::Algorithm;
 use plotters::prelude::*;
 
 use axis::{Axis, bytes, draw_break, number, range};
@@ -22,7 +24,7 @@ const HEIGHT: u32 = 360;
 const LEGEND: u32 = 40;
 const GRID: RGBColor = RGBColor(225, 225, 225);
 
-/// Lines of one head_dim, mask and pass.
+/// Lines of one type, head_dim, mask and pass.
 struct Group<'a> {
     title: String,
     lines: Vec<&'a Line>,
@@ -31,14 +33,8 @@ struct Group<'a> {
 impl Group<'_> {
     /// The lengths, ascending.
     fn lengths(&self) -> Vec<usize> {
-        let mut lengths: Vec<usize> = self
-            .lines
-            .iter()
-            .map(|line| line.problem.seqlen_q())
-            .collect();
-        lengths.sort_unstable();
-        lengths.dedup();
-        lengths
+        let lengths = self.lines.iter().map(|line| line.problem.seqlen_q());
+        BTreeSet::from_iter(lengths).into_iter().collect()
     }
 
     /// The schedules, in the order of their lines.
@@ -98,17 +94,8 @@ pub fn svg(gpu: Option<&Gpu>, lines: &[Line]) -> Result<String, NotDrawn> {
 }
 
 fn groups(lines: &[Line]) -> Vec<Group<'_>> {
-    let key = |line: &Line| -> (usize, Mask, Pass) {
-        let problem = &line.problem;
-        (problem.head_dim(), problem.mask(), line.pass)
-    };
-    let mut groups: Vec<((usize, Mask, Pass), Group)> = Vec::new();
+    let mut groups: Vec<Group> = Vec::new();
     for line in lines {
-        let own = key(line);
-        if let Some((_, group)) = groups.iter_mut().find(|(other, _)| *other == own) {
-            group.lines.push(line);
-            continue;
-        }
         let problem = &line.problem;
         let title = format!(
             "{}, {}, head_dim {}, {}",
@@ -117,10 +104,15 @@ fn groups(lines: &[Line]) -> Vec<Group<'_>> {
             problem.head_dim(),
             problem.mask()
         );
-        let lines = vec![line];
-        groups.push((own, Group { title, lines }));
+        match groups.iter_mut().find(|group| group.title == title) {
+            Some(group) => group.lines.push(line),
+            None => groups.push(Group {
+                title,
+                lines: vec![line],
+            }),
+        }
     }
-    groups.into_iter().map(|(_, group)| group).collect()
+    groups
 }
 
 fn measured_ms(line: &Line) -> Option<f64> {

@@ -52,12 +52,12 @@ pub(super) fn fits(variant: &Variant, gpu: &Gpu) -> bool {
 const FEW_QUERIES: u64 = 64;
 
 /// A pass by its main kernel.
-pub(super) struct Flash<'a> {
-    pub(super) sizes: &'a Sizes,
-    pub(super) tile_config: &'a TileConfig,
+struct Flash<'a> {
+    sizes: &'a Sizes,
+    tile_config: &'a TileConfig,
     /// Columns of keys and of values that the kernel is compiled for.
-    pub(super) columns: u64,
-    pub(super) columns_v: u64,
+    columns: u64,
+    columns_v: u64,
     gpu: &'a Gpu,
 }
 
@@ -91,7 +91,7 @@ impl Flash<'_> {
     }
 
     /// Scores in all blocks that are visited, of all heads.
-    pub(super) fn scores(&self, visits: Visits) -> u64 {
+    fn scores(&self, visits: Visits) -> u64 {
         let block = u64::from(self.tile_config.block_q) * u64::from(self.tile_config.block_k);
         self.sizes.heads_q * visits.blocks * block
     }
@@ -139,6 +139,42 @@ impl Flash<'_> {
             }),
             // flash3's tile counter.
             extra_bytes: if algorithm == Algorithm::Flash3 { 4 } else { 0 },
+        }
+    }
+
+    /// flash1's forward pass (FlashAttention, Dao et al. 2022, Algorithm 1), whose outer loop is over blocks of keys.
+    /// Every query head reads its keys and values once, and for each block of them q; it reads and writes O, l and m again.
+    fn forward_of_flash1(&self) -> Counts {
+        let sizes = self.sizes;
+        let block_q = u64::from(self.tile_config.block_q);
+        let visits = sizes.of_key_tiles(self.tile_config.block_q, self.tile_config.block_k);
+        let scores = self.scores(visits);
+        // O, in f32 and in the kernel's columns, l and m; of whole blocks of queries.
+        let kept_of_row = self.columns * F32_BYTES + 2 * F32_BYTES;
+        let kept = sizes.heads_q * sizes.seqlen_q.next_multiple_of(block_q) * kept_of_row;
+        let q = visits.rows * sizes.head_dim * sizes.element;
+        let streamed = sizes.heads_q * (q + visits.blocks * block_q * 2 * kept_of_row);
+        let keys = sizes.group * (sizes.k() + sizes.v());
+        let results = sizes.o() + sizes.row_values();
+        // Written before the first block, zeros and −∞, and read after the last one.
+        let bytes = keys + streamed + 2 * kept + results;
+        Counts {
+            launches: vec![Launch {
+                name: "forward",
+                flops: 2 * scores * (self.columns + self.columns_v) * sizes.products,
+                exponentials: scores,
+                hbm_bytes: bytes,
+                l2_bytes: bytes,
+            }],
+            tiles: Some(Tiles::of_heads(
+                sizes.heads_q,
+                visits.blocks,
+                u64::from(self.tile_config.block_k)
+                    * (sizes.head_dim + sizes.head_dim_v)
+                    * sizes.element,
+                self.tile_config.blocks_per_sm,
+            )),
+            extra_bytes: kept,
         }
     }
 

@@ -53,7 +53,7 @@ struct Row {
     sram: u64,
     n_sms: u32,
     /// MB, of 2²⁰ bytes.
-    l2: Option<u64>,
+    l2: u64,
     /// GHz.
     boost: f64,
     compute_capability: (u32, u32),
@@ -71,7 +71,7 @@ impl Row {
             bandwidth: self.bandwidth * 1e9,
             sram_bytes: self.sram << 10,
             n_sms: self.n_sms,
-            l2_bytes: self.l2.map(|megabytes| megabytes << 20),
+            l2_bytes: Some(self.l2 << 20),
             exponentials: Some(EXPONENTIALS_PER_CLOCK * f64::from(self.n_sms) * self.boost * 1e9),
             compute_capability: Some(self.compute_capability),
             memory_bytes: Some(self.memory << 30),
@@ -97,142 +97,62 @@ fn words(name: &str) -> Vec<String> {
         .collect()
 }
 
+/// Rows of the table, written as one.
+macro_rules! table {
+    ($($name:literal: $f16:literal, $has_bf16:literal, $tf32:expr, $bandwidth:literal, $sram:literal, $n_sms:literal, $l2:literal,
+        $boost:literal, $compute_capability:expr, $memory:literal;)*) => {
+        [$(Row {
+            name: $name,
+            f16: $f16,
+            has_bf16: $has_bf16,
+            tf32: $tf32,
+            bandwidth: $bandwidth,
+            sram: $sram,
+            n_sms: $n_sms,
+            l2: $l2,
+            boost: $boost,
+            compute_capability: $compute_capability,
+            memory: $memory,
+        }),*]
+    };
+}
+
 /// Peaks are dense: half of what data sheets give with sparsity. With sums in f32 they are SMs × FLOP of an SM in a clock × the boost clock, within 2 %
 /// (`tests.rs` recomputes each). Shared memory is that of the compute capability (CUDA C++ Programming Guide, "Technical Specifications per Compute
-/// Capability"). Beside each row stand the documents of the rest.
-const TABLE: [Row; 10] = [
+/// Capability"). Above each row stand the documents of the rest.
+const TABLE: [Row; 10] = table! {
+    // name         fp16  bf16   tf32           GB/s    KB   SMs  L2   GHz   capability  GB
     // NVIDIA T4 data sheet: peak, bandwidth, memory. NVIDIA Turing GPU Architecture whitepaper: SMs, L2, clock.
-    Row {
-        name: "T4",
-        f16: 65.0,
-        has_bf16: false,
-        tf32: None,
-        bandwidth: 320.0,
-        sram: 64,
-        n_sms: 40,
-        l2: Some(4),
-        boost: 1.59,
-        compute_capability: (7, 5),
-        memory: 16,
-    },
+    "T4":          65.0,  false, None,          320.0,  64,  40,  4,   1.59, (7, 5),     16;
     // SXM2. NVIDIA V100 data sheet: peak, bandwidth, memory. NVIDIA Tesla V100 GPU Architecture whitepaper: SMs, L2, clock.
-    Row {
-        name: "V100",
-        f16: 125.0,
-        has_bf16: false,
-        tf32: None,
-        bandwidth: 900.0,
-        sram: 96,
-        n_sms: 80,
-        l2: Some(6),
-        boost: 1.53,
-        compute_capability: (7, 0),
-        memory: 16,
-    },
-    AMPERE,
+    "V100":        125.0, false, None,          900.0,  96,  80,  6,   1.53, (7, 0),     16;
+    // SXM4 of 80 GB. NVIDIA A100 data sheet: peaks, bandwidth, memory. NVIDIA A100 Tensor Core GPU Architecture whitepaper: SMs, L2, clock.
+    "A100":        312.0, true,  Some(156.0),   2039.0, 164, 108, 40,  1.41, (8, 0),     80;
     // SXM4 of 40 GB: bandwidth and memory are of the A100 whitepaper.
-    Row {
-        name: "A100 40GB",
-        bandwidth: 1555.0,
-        memory: 40,
-        ..AMPERE
-    },
+    "A100 40GB":   312.0, true,  Some(156.0),   1555.0, 164, 108, 40,  1.41, (8, 0),     40;
     // PCIe of 80 GB: the bandwidth is of the A100 data sheet.
-    Row {
-        name: "A100 PCIe",
-        bandwidth: 1935.0,
-        ..AMPERE
-    },
+    "A100 PCIe":   312.0, true,  Some(156.0),   1935.0, 164, 108, 40,  1.41, (8, 0),     80;
     // NVIDIA L4 data sheet: peaks (242 and 120 TFLOP/s with sparsity), bandwidth, memory. NVIDIA Ada GPU Architecture whitepaper: SMs, L2, clock.
-    Row {
-        name: "L4",
-        f16: 121.0,
-        has_bf16: true,
-        tf32: Some(60.0),
-        bandwidth: 300.0,
-        sram: 100,
-        n_sms: 58,
-        l2: Some(48),
-        boost: 2.04,
-        compute_capability: (8, 9),
-        memory: 24,
-    },
+    "L4":          121.0, true,  Some(60.0),    300.0,  100, 58,  48,  2.04, (8, 9),     24;
     // NVIDIA Ada GPU Architecture whitepaper: all. With sums in f32 its tensor cores are half as fast as with sums in fp16.
-    Row {
-        name: "RTX 4090",
-        f16: 165.2,
-        has_bf16: true,
-        tf32: Some(82.6),
-        bandwidth: 1008.0,
-        sram: 100,
-        n_sms: 128,
-        l2: Some(72),
-        boost: 2.52,
-        compute_capability: (8, 9),
-        memory: 24,
-    },
-    HOPPER,
-    H200,
+    "RTX 4090":    165.2, true,  Some(82.6),    1008.0, 100, 128, 72,  2.52, (8, 9),     24;
+    // SXM5. NVIDIA H100 Tensor Core GPU Architecture whitepaper: peaks, SMs, L2, the boost clock of tensor cores. NVIDIA H100 data sheet: bandwidth, memory.
+    "H100":        989.4, true,  Some(494.7),   3350.0, 228, 132, 50,  1.83, (9, 0),     80;
+    // SXM. NVIDIA H200 data sheet: bandwidth, memory; the chip is H100's.
+    "H200":        989.4, true,  Some(494.7),   4800.0, 228, 132, 50,  1.83, (9, 0),     141;
     // HGX. NVIDIA Blackwell data sheet: fp16 (4.5 PFLOP/s with sparsity), bandwidth, memory. 148 SMs and 8192 FLOP in a clock: FlashAttention-4 (2026). Derived:
     // tf32 is half of fp16, as on every other GPU (the data sheet rounds its 2.25 PFLOP/s with sparsity to 2.2), and the clock is the peak divided by SMs and
     // FLOP in a clock. The L2 cache is what the driver reports, 126.5 MB (pytorch/ao, pull request 4002).
-    Row {
-        name: "B200",
-        f16: 2250.0,
-        has_bf16: true,
-        tf32: Some(1125.0),
-        bandwidth: 7700.0,
-        sram: 228,
-        n_sms: 148,
-        l2: Some(126),
-        boost: 1.86,
-        compute_capability: (10, 0),
-        memory: 180,
-    },
-];
-
-/// SXM4 of 80 GB. NVIDIA A100 data sheet: peaks, bandwidth, memory. NVIDIA A100 Tensor Core GPU Architecture whitepaper: SMs, L2, clock.
-const AMPERE: Row = Row {
-    name: "A100",
-    f16: 312.0,
-    has_bf16: true,
-    tf32: Some(156.0),
-    bandwidth: 2039.0,
-    sram: 164,
-    n_sms: 108,
-    l2: Some(40),
-    boost: 1.41,
-    compute_capability: (8, 0),
-    memory: 80,
+    "B200":        2250.0, true, Some(1125.0),  7700.0, 228, 148, 126, 1.86, (10, 0),    180;
 };
 
-/// SXM5. NVIDIA H100 Tensor Core GPU Architecture whitepaper: peaks, SMs, L2, the boost clock of tensor cores. NVIDIA H100 data sheet: bandwidth, memory.
-const HOPPER: Row = Row {
-    name: "H100",
-    f16: 989.4,
-    has_bf16: true,
-    tf32: Some(494.7),
-    bandwidth: 3350.0,
-    sram: 228,
-    n_sms: 132,
-    l2: Some(50),
-    boost: 1.83,
-    compute_capability: (9, 0),
-    memory: 80,
-};
-
-/// SXM. NVIDIA H200 data sheet: bandwidth, memory; the chip is H100's.
-const H200: Row = Row {
-    name: "H200",
-    bandwidth: 4800.0,
-    memory: 141,
-    ..HOPPER
-};
+/// The place of the GPU that the record is of.
+const H200: usize = 8;
 
 impl Gpu {
     /// That of the record.
     pub(super) fn h200() -> Gpu {
-        H200.gpu()
+        TABLE[H200].gpu()
     }
 
     /// A GPU of the table, by its name in letters of either case: T4, V100, A100 (SXM, 80 GB), A100 40GB, A100 PCIe (80 GB), L4, RTX

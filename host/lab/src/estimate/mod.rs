@@ -77,7 +77,6 @@
 mod efficiency;
 mod error;
 mod flash;
-mod flash1;
 mod gpu;
 mod sizes;
 mod standard;

@@ -13,33 +13,6 @@ const DEPTH: u64 = ferroflash_kernels::config::PRODUCT_DEPTH as u64;
 /// Warps that an SM holds, each with a row of the softmax: compute capability 8.0 and 9.0.
 const WARPS: u64 = 64;
 
-/// A product of `rows` × `columns` over `depth`, of every query head.
-struct Product {
-    rows: u64,
-    columns: u64,
-    depth: u64,
-}
-
-impl Product {
-    /// Whole blocks are multiplied.
-    fn flops(&self, sizes: &Sizes) -> u64 {
-        let (rows, columns) = (self.rows, self.columns);
-        2 * sizes.heads_q
-            * sizes.products
-            * rows.next_multiple_of(BLOCK)
-            * columns.next_multiple_of(BLOCK)
-            * self.depth.next_multiple_of(DEPTH)
-    }
-
-    /// Bytes of both operands as blocks read them: rows once for each block of columns, and the other way round.
-    fn operands(&self, sizes: &Sizes) -> u64 {
-        let (rows, columns) = (self.rows, self.columns);
-        let of_left = columns.div_ceil(BLOCK) * rows;
-        let of_right = rows.div_ceil(BLOCK) * columns;
-        sizes.heads_q * (of_left + of_right) * self.depth * sizes.element
-    }
-}
-
 /// The pass, whose scores and weights take this many bytes.
 struct Standard<'a> {
     sizes: &'a Sizes,
@@ -81,27 +54,38 @@ pub(super) fn counts(sizes: &Sizes, pass: Pass, gpu: &Gpu) -> Counts {
 }
 
 impl Standard<'_> {
+    /// A product of `rows` × `columns` over `depth`, of every query head: what it reads and what it writes, each once, are bytes of memory.
+    fn product(
+        &self,
+        name: &'static str,
+        [rows, columns, depth]: [u64; 3],
+        operands: u64,
+        result: u64,
+    ) -> Launch {
+        let sizes = self.sizes;
+        // Blocks read rows once for each block of columns, and the other way round.
+        let of_left = columns.div_ceil(BLOCK) * rows;
+        let of_right = rows.div_ceil(BLOCK) * columns;
+        Launch {
+            name,
+            // Whole blocks are multiplied.
+            flops: 2
+                * sizes.heads_q
+                * sizes.products
+                * rows.next_multiple_of(BLOCK)
+                * columns.next_multiple_of(BLOCK)
+                * depth.next_multiple_of(DEPTH),
+            exponentials: 0,
+            hbm_bytes: operands + result,
+            l2_bytes: sizes.heads_q * (of_left + of_right) * depth * sizes.element + result,
+        }
+    }
+
     /// S = Q Kᵀ.
     fn scores(&self) -> Launch {
         let sizes = self.sizes;
-        self.over_columns("scores", sizes.head_dim, sizes.q() + sizes.k(), self.s)
-    }
-
-    /// A product whose inner dimension is head_dim or head_dim_v: its result is as large as S.
-    fn over_columns(&self, name: &'static str, depth: u64, tensors: u64, result: u64) -> Launch {
-        let sizes = self.sizes;
-        let product = Product {
-            rows: sizes.seqlen_q,
-            columns: sizes.seqlen_k,
-            depth,
-        };
-        Launch {
-            name,
-            flops: product.flops(sizes),
-            exponentials: 0,
-            hbm_bytes: tensors + result,
-            l2_bytes: product.operands(sizes) + result,
-        }
+        let shape = [sizes.seqlen_q, sizes.seqlen_k, sizes.head_dim];
+        self.product("scores", shape, sizes.q() + sizes.k(), self.s)
     }
 
     /// P = softmax(S): a pass for maximum and sum, one for the weights; an exponential for each score in both.
@@ -119,60 +103,26 @@ impl Standard<'_> {
     /// O = P V.
     fn output(&self) -> Launch {
         let sizes = self.sizes;
-        self.of_queries("output", sizes.head_dim_v, sizes.v(), sizes.o())
+        let shape = [sizes.seqlen_q, sizes.head_dim_v, sizes.seqlen_k];
+        self.product("output", shape, self.p + sizes.v(), sizes.o())
     }
 
-    /// P or dS times a tensor of keys: as many rows as q.
-    fn of_queries(&self, name: &'static str, columns: u64, tensor: u64, result: u64) -> Launch {
-        let product = Product {
-            rows: self.sizes.seqlen_q,
-            columns,
-            depth: self.sizes.seqlen_k,
-        };
-        self.with_weights(name, product, tensor, result)
-    }
-
-    /// The transpose of P or dS times a tensor of queries: as many rows as k, summed over the group.
-    fn of_keys(&self, name: &'static str, columns: u64, tensor: u64, result: u64) -> Launch {
-        let product = Product {
-            rows: self.sizes.seqlen_k,
-            columns,
-            depth: self.sizes.seqlen_q,
-        };
-        self.with_weights(name, product, tensor, result)
-    }
-
-    fn with_weights(
-        &self,
-        name: &'static str,
-        product: Product,
-        tensor: u64,
-        result: u64,
-    ) -> Launch {
-        let sizes = self.sizes;
-        Launch {
-            name,
-            flops: product.flops(sizes),
-            exponentials: 0,
-            hbm_bytes: self.p + tensor + result,
-            l2_bytes: product.operands(sizes) + result,
-        }
-    }
-
-    /// S and P once more, then Δ, dV, dP over S, dS over P, dQ and dK.
+    /// S and P once more, then Δ, dV, dP over S, dS over P, dQ and dK; those of keys are summed over the group.
     fn backward(&self) -> Vec<Launch> {
-        let sizes = self.sizes;
+        let (sizes, p) = (self.sizes, self.p);
         let (q, k, v, o) = (sizes.q(), sizes.k(), sizes.v(), sizes.o());
+        let (n_q, n_k) = (sizes.seqlen_q, sizes.seqlen_k);
+        let (d, d_v) = (sizes.head_dim, sizes.head_dim_v);
         vec![
             self.scores(),
             self.softmax(),
             Launch::of_rows("delta", 2 * o + sizes.row_values()),
-            self.of_keys("d_v", sizes.head_dim_v, o, v),
-            self.over_columns("d_weights", sizes.head_dim_v, o + v, self.s),
+            self.product("d_v", [n_k, d_v, n_q], p + o, v),
+            self.product("d_weights", [n_q, n_k, d_v], o + v, self.s),
             // Reads dP, P and Δ, writes dS.
-            Launch::of_rows("d_scores", self.s + 2 * self.p + sizes.row_values()),
-            self.of_queries("d_q", sizes.head_dim, k, q),
-            self.of_keys("d_k", sizes.head_dim, q, k),
+            Launch::of_rows("d_scores", self.s + 2 * p + sizes.row_values()),
+            self.product("d_q", [n_q, d, n_k], p + k, q),
+            self.product("d_k", [n_k, d, n_q], p + q, k),
         ]
     }
 }

@@ -38,15 +38,14 @@ impl Tiles {
 
     /// Where a block of threads works on a whole head, and each streams so many blocks: all are one tile.
     pub fn of_heads(heads: u64, blocks: u64, own_bytes: u64, blocks_per_sm: u32) -> Tiles {
-        Tiles {
-            n: heads,
-            blocks: heads * blocks,
+        let visits = Visits {
+            tiles: 1,
+            blocks,
             longest: blocks,
             shortest: blocks,
-            own_bytes,
-            blocks_per_sm,
-            splits: false,
-        }
+            ..Visits::default()
+        };
+        Tiles::new(heads, visits, own_bytes, blocks_per_sm)
     }
 
     /// Seconds of all tiles, whose FLOPs take `flop_seconds` at the share of the peak that kernels reach in full swing.

@@ -2,10 +2,11 @@
 
 use std::ffi::OsString;
 
-use ferroflash::{Algorithm, Attention, Device, Order, Pass, Problem};
+use ferroflash::{Algorithm, Device, Pass, Problem};
 use ferroflash_lab::compare::Line;
 use ferroflash_lab::words::pass_word;
 
+use crate::bench::scheduled;
 use crate::failure::Failure;
 use crate::mask::MaskWords;
 use crate::profile::Ncu;
@@ -13,12 +14,9 @@ use crate::profile::Ncu;
 /// Bytes read and written by all kernels of a line's pass.
 pub fn bytes(ncu: &Ncu, device: &Device, line: &Line) -> Result<f64, Failure> {
     let (problem, pass) = (&line.problem, line.pass);
-    let attention = Attention::new(device, *problem)?;
-    let attention = match line.algorithm {
-        Some(algorithm) => attention.with_algorithm(algorithm),
-        None => attention,
-    };
-    let plan = attention.explain(pass)?.plan;
+    let plan = scheduled(device, *problem, line.algorithm)?
+        .explain(pass)?
+        .plan;
     let plan = plan.map_err(ferroflash::Error::from)?;
     let names: Vec<&str> = plan.kernels().map(|kernel| kernel.name).collect();
     let counted = ncu.count_in(words(problem, pass, plan.algorithm), &names)?;
@@ -28,10 +26,6 @@ pub fn bytes(ncu: &Ncu, device: &Device, line: &Line) -> Result<f64, Failure> {
 
 /// The words by which this program runs a pass once.
 fn words(problem: &Problem, pass: Pass, algorithm: Algorithm) -> Vec<OsString> {
-    let order = match problem.order() {
-        Order::Deterministic => "deterministic",
-        Order::Fastest => "fastest",
-    };
     let mut words = vec!["profile".into(), "--once".into()];
     let sizes = [
         ("batch", problem.batch()),
@@ -50,7 +44,7 @@ fn words(problem: &Problem, pass: Pass, algorithm: Algorithm) -> Vec<OsString> {
         ("precision", problem.precision().to_string()),
         ("passes", pass_word(pass).to_owned()),
         ("algorithm", algorithm.name().to_owned()),
-        ("order", order.to_owned()),
+        ("order", format!("{:?}", problem.order()).to_lowercase()),
     ];
     let others = others.map(|(name, word)| (name.to_owned(), word));
     let all = sizes.into_iter().chain(mask).chain(others);
@@ -61,11 +55,10 @@ fn words(problem: &Problem, pass: Pass, algorithm: Algorithm) -> Vec<OsString> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use ferroflash::{Dtype, Mask, Precision};
+    use ferroflash::{Dtype, Mask, Order, Precision};
 
     use super::*;
-    use crate::arguments::ProfileArguments;
-    use crate::profile::problem;
+    use crate::profile::{ProfileArguments, problem};
 
     #[derive(Parser)]
     struct Words {
@@ -109,7 +102,7 @@ mod tests {
             let parsed = Words::try_parse_from(words).unwrap().profile;
             assert!(parsed.once);
             assert_eq!(problem(&parsed).unwrap(), row);
-            assert_eq!(parsed.algorithm.algorithm(), Some(Algorithm::Flash2));
+            assert_eq!(parsed.algorithm, Some(Algorithm::Flash2));
             assert_eq!(parsed.passes.len(), 1);
         }
     }

@@ -5,8 +5,10 @@ use ferroflash_expression::named::{NamedMask, NamedScore};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
+use super::super::host::OnHost;
 use super::super::subject::{Results, Subject};
 use super::*;
+use crate::tensors::Tensors;
 
 /// The sizes of a command line, on a GPU.
 fn on_gpu(line: &str) -> Vec<Sizes> {
@@ -131,9 +133,9 @@ fn layers_are_measured_on_a_gpu_alone() {
     );
     assert_eq!(refusal("--decode --layers 1 --batch 1 --seqlen-k 64"), None);
     let many = BenchArguments::parse("--decode --layers 32").unwrap();
-    assert!(check_layers(&many, true).is_ok());
+    assert!(check_options(&many, true).is_ok());
     let in_8_bits = BenchArguments::parse("--decode --layers 2 --kv-dtype e4m3").unwrap();
-    let message = check_layers(&in_8_bits, true).unwrap_err().to_string();
+    let message = check_options(&in_8_bits, true).unwrap_err().to_string();
     assert!(message.contains("a cache of 8 bits"), "{message}");
 }
 
@@ -154,12 +156,12 @@ fn results(options: &str) -> Vec<Results> {
     let sizes = "--hdims 8 --width 32 --heads-k 2 --seqs 33 --seqlen-k 40 --tokens 80 --dtype f32";
     let cases = on_cpu(&format!("{sizes} {options}")).unwrap();
     let results = cases.iter().map(|case| {
-        let (lengths, device) = (case.lengths.clone(), Device::cpu());
         let mut random = SmallRng::seed_from_u64(0);
-        let subject = Subject::<f32>::new(&device, case.problem, lengths, case.named, &mut random);
-        let mut subject = subject.unwrap();
-        let mut ready = subject.prepare(&case.variants[0]).unwrap();
-        subject.results(&mut ready).unwrap()
+        let (lengths, named) = (&case.lengths, case.named);
+        let tensors = Tensors::<f32>::random(case.problem, lengths, named, &mut random, None);
+        let mut subject = OnHost::new(&Device::cpu(), tensors.unwrap()).unwrap();
+        let ready = subject.prepare(&case.variants[0]).unwrap();
+        subject.results(&ready.call).unwrap()
     });
     results.collect()
 }

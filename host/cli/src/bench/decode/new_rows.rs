@@ -1,41 +1,36 @@
 //! What a layer of a model does before attention: keys and values of the new tokens are appended to its cache, and queries are rotated.
 
-use std::sync::Arc;
-
 use ferroflash::arguments::Argument;
-use ferroflash::backend::cuda::{CudaDevice, DeviceBuffer};
 use ferroflash::prepared::{Layouts, PreparedAppend};
 use ferroflash::rotary::{Pairs, Rotary};
-use ferroflash::tensor::{DeviceSlice, DeviceSliceMut};
 use ferroflash::{
-    Append, AppendInputs, AppendOutputs, AppendProblem, Device, Error, Layout, Problem, Queue,
-    Tensor, TensorMut,
+    Append, AppendInputs, AppendOutputs, AppendProblem, Device, Error, Problem, Queue, TensorMut,
+    Vector,
 };
 use rand::rngs::SmallRng;
 
-use super::super::subject::normal;
 use crate::failure::Failure;
 use crate::input::Bytes;
+use crate::tensors::{Memory, normal};
 
 /// A prepared append of as many rows as there are queries, the last ones of the cache; all layers append the same.
 pub struct NewRows<T: Bytes> {
     prepared: PreparedAppend,
-    problem: AppendProblem,
-    k: DeviceBuffer<T>,
-    v: DeviceBuffer<T>,
-    q: DeviceBuffer<T>,
-    cos: DeviceBuffer<f32>,
-    sin: DeviceBuffer<f32>,
+    pub problem: AppendProblem,
+    k: Memory<T>,
+    v: Memory<T>,
+    q: Memory<T>,
+    cos: Memory<f32>,
+    sin: Memory<f32>,
     /// How many rows the cache of each sequence has without them.
-    before: DeviceBuffer<i32>,
+    before: Memory<i32>,
     /// How many it has with them, as the append says: attention reads it.
-    after: DeviceBuffer<i32>,
+    after: Memory<i32>,
 }
 
 impl<T: Bytes> NewRows<T> {
     pub fn new(
         device: &Device,
-        cuda: &Arc<CudaDevice>,
         queue: &Queue,
         attention: &Problem,
         random: &mut SmallRng,
@@ -55,60 +50,48 @@ impl<T: Bytes> NewRows<T> {
             None => builder.build()?,
         };
         let layouts = Layouts::contiguous().giving(Argument::SeqUsedOut);
-        let table = Rotary::new(rotary_dim)
-            .table(seqlen)
-            .map_err(ferroflash::Error::from)?;
+        let table = Rotary::new(rotary_dim).table(seqlen).map_err(Error::from)?;
+        let place = Some(queue);
         let before = vec![seqlen.saturating_sub(n_new) as i32; attention.batch()];
-        let mut rows = |shape: [usize; 4]| -> Result<_, Failure> {
-            let rows = normal::<T>(shape.iter().product(), random)?;
-            Ok(DeviceBuffer::from_slice(cuda, &rows, queue)?)
-        };
+        let mut rows =
+            |shape: [usize; 4]| Memory::new(normal(shape.iter().product(), random)?, place);
         Ok(NewRows {
             prepared: Append::new(device, problem)?.prepare(&layouts)?,
             k: rows(problem.shape_new())?,
             v: rows(problem.shape_new())?,
             q: rows(problem.shape_q())?,
-            cos: DeviceBuffer::from_slice(cuda, table.cos(), queue)?,
-            sin: DeviceBuffer::from_slice(cuda, table.sin(), queue)?,
-            before: DeviceBuffer::from_slice(cuda, &before, queue)?,
-            after: DeviceBuffer::from_slice(cuda, &before, queue)?,
+            cos: Memory::new(table.cos().to_vec(), place)?,
+            sin: Memory::new(table.sin().to_vec(), place)?,
+            before: Memory::new(before.clone(), place)?,
+            after: Memory::new(before, place)?,
             problem,
         })
     }
 
     /// How many rows each sequence has with the new ones.
-    pub fn lens(&self) -> DeviceSlice<'_> {
-        self.after.slice()
+    pub fn lens(&self) -> Vector<'_> {
+        self.after.vector()
     }
 
     /// Enqueues the append to a layer's cache; queries are turned into `q`.
     pub fn enqueue(
         &mut self,
         queue: &mut Queue,
-        [k, v]: [DeviceSliceMut<'_>; 2],
-        q: DeviceSliceMut<'_>,
-        table: Option<DeviceSlice<'_>>,
+        [k, v]: [TensorMut<'_>; 2],
+        q: TensorMut<'_>,
+        table: Option<Vector<'_>>,
     ) -> Result<(), Error> {
-        let of_new = Layout::bshd(self.problem.shape_new())?;
-        let of_q = Layout::bshd(self.problem.shape_q())?;
-        let of_cache = Layout::bshd(self.problem.shape_cache())?;
-        let inputs = AppendInputs::new(
-            &Tensor::device(self.k.slice(), of_new)?,
-            &Tensor::device(self.v.slice(), of_new)?,
-            self.before.slice(),
+        let mut inputs = AppendInputs::new(
+            &self.k.tensor(self.problem.shape_new())?,
+            &self.v.tensor(self.problem.shape_new())?,
+            self.before.vector(),
         )
-        .rotary(self.cos.slice(), self.sin.slice())
-        .q(&Tensor::device(self.q.slice(), of_q)?);
-        let inputs = match table {
-            Some(table) => inputs.page_table(table),
-            None => inputs,
-        };
-        let mut outputs = AppendOutputs::new(
-            TensorMut::device(k, of_cache)?,
-            TensorMut::device(v, of_cache)?,
-        )
-        .q_out(TensorMut::device(q, of_q)?)
-        .seqused_out(self.after.slice_mut());
+        .rotary(self.cos.vector(), self.sin.vector())
+        .q(&self.q.tensor(self.problem.shape_q())?);
+        inputs.page_table = table;
+        let mut outputs = AppendOutputs::new(k, v)
+            .q_out(q)
+            .seqused_out(self.after.vector_mut());
         self.prepared.append(queue, &inputs, &mut outputs)
     }
 }

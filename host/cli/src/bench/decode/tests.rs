@@ -15,9 +15,9 @@ use ferroflash_kernels::variants::{self, Kind};
 use half::bf16;
 use rand::SeedableRng;
 
-use super::room::Room;
+use super::pool::Room;
 use super::*;
-use crate::arguments::BenchArguments;
+use crate::bench::arguments::BenchArguments;
 use crate::bench::{cases, measure};
 
 fn problem(batch: usize, seqlen_k: usize) -> Problem {

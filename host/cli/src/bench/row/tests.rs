@@ -1,7 +1,7 @@
 //! Names and counts of rows.
 
 use super::*;
-use crate::arguments::BenchArguments;
+use crate::bench::arguments::BenchArguments;
 use crate::bench::cases;
 
 /// The first row of a command line on the CPU, not measured.
@@ -35,10 +35,10 @@ fn rows_name_their_expressions() {
     let row = |options: &str| row(&format!("--passes fwd {options}"));
     let plain = row("");
     assert_eq!(plain.peer(), "ferroflash-auto");
-    assert!(plain.problem.score().is_none() && !plain.json().contains("score"));
+    assert!(plain.case.problem.score().is_none() && !plain.json().contains("score"));
     let named = row("--score alibi --mask-expression document");
     assert_eq!(named.peer(), "ferroflash-auto-alibi-mask-document");
-    assert!(named.problem.score().is_some() && named.problem.mask_expression().is_some());
+    assert!(named.case.problem.score().is_some() && named.case.problem.mask_expression().is_some());
     let json: Value = serde_json::from_str(&named.json()).unwrap();
     assert_eq!(json["score"], "alibi");
     assert_eq!(json["mask_expression"], "document");

@@ -3,7 +3,7 @@
 use super::*;
 use crate::compare::Figures;
 use crate::estimate::Estimate;
-use ferroflash::{Dtype, Problem};
+use ferroflash::{Dtype, Pass, Problem};
 
 fn line(algorithm: Algorithm, seqlen: usize, bytes: u64) -> Line {
     let problem = Problem::builder(Dtype::Bf16).seqlen(seqlen).heads(1);

@@ -55,6 +55,11 @@ fn peaks_follow_from_sms_and_clocks() {
     }
 }
 
+#[test]
+fn the_record_is_of_an_h200() {
+    assert_eq!(Gpu::h200(), Gpu::named("H200").unwrap());
+}
+
 /// Other cards of the same name have other clocks, SMs and memory.
 #[test]
 fn devices_that_only_sound_alike_are_refused() {

@@ -1,14 +1,15 @@
-//! Options that say what runs a problem.
+//! What runs a problem: options, and the compiler of kernels that are kept in a folder.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use clap::{Args, ValueEnum};
 use ferroflash::Device;
+use ferroflash::backend::cuda::Ptxas;
 #[cfg(feature = "emulator")]
 use ferroflash::backend::emulated::EmulatorOptions;
 
 use crate::failure::Failure;
-use crate::ptxas;
 
 /// What runs a problem, and where its compiled kernels are kept.
 #[derive(Debug, Args)]
@@ -49,17 +50,12 @@ impl DeviceWords {
             #[cfg(feature = "emulator")]
             BackendName::Emulated => Device::emulated(EmulatorOptions::hopper(0)),
         };
-        let Some(folder) = self
-            .kernel_cache
-            .as_ref()
-            .filter(|_| device.as_cuda().is_some())
-        else {
-            return Ok(device);
-        };
-        Ok(match ptxas::find(self.ptxas.as_deref())? {
-            Some(ptxas) => device.with_kernel_cache_by(ptxas, folder)?,
-            None => device.with_kernel_cache(folder)?,
-        })
+        match (&self.kernel_cache, device.as_cuda()) {
+            (Some(folder), Some(_)) => {
+                keeping_kernels(device, find_ptxas(self.ptxas.as_deref())?, folder)
+            }
+            _ => Ok(device),
+        }
     }
 
     /// Says on stderr what has come of the folder of kernels, where it was asked for and there is a GPU.
@@ -80,5 +76,56 @@ impl DeviceWords {
         if let Some(fault) = so_far.last_fault {
             eprintln!("kernel cache: {fault}");
         }
+    }
+}
+
+/// The device with a folder of compiled kernels, by `ptxas` or else by its driver.
+pub fn keeping_kernels(
+    device: Device,
+    ptxas: Option<Ptxas>,
+    folder: &Path,
+) -> Result<Device, Failure> {
+    Ok(match ptxas {
+        Some(ptxas) => device.with_kernel_cache_by(ptxas, folder)?,
+        None => device.with_kernel_cache(folder)?,
+    })
+}
+
+/// Where the system and CUDA's installer have it.
+const PLACES: [&str; 2] = ["ptxas", "/usr/local/cuda/bin/ptxas"];
+
+/// Prints where Python's packages have it: NVIDIA's wheels, of CUDA 13 and of earlier ones, and Triton, which comes with PyTorch.
+const OF_PYTHON: &str = r#"
+import glob, os, site, sysconfig
+paths = sysconfig.get_paths()
+folders = [paths["purelib"], paths["platlib"], *site.getsitepackages(), site.getusersitepackages()]
+for folder in dict.fromkeys(folders):
+    for inside in ("nvidia/cu*/bin/ptxas", "nvidia/cuda_nvcc/bin/ptxas", "triton/backends/nvidia/bin/ptxas"):
+        for program in sorted(glob.glob(os.path.join(folder, inside)), reverse=True):
+            print(program)
+"#;
+
+/// The program that was given, which has to serve; else the first that is found, if any.
+pub fn find_ptxas(given: Option<&Path>) -> Result<Option<Ptxas>, Failure> {
+    if let Some(program) = given {
+        let ptxas = Ptxas::at(program);
+        return ptxas
+            .map(Some)
+            .map_err(|error| Failure::Option(format!("--ptxas: {error}")));
+    }
+    let installed = Ptxas::first_of(PLACES.map(PathBuf::from));
+    Ok(installed.or_else(|_| Ptxas::first_of(of_python())).ok())
+}
+
+/// Those of Python's packages, where there is a Python.
+fn of_python() -> Vec<PathBuf> {
+    let mut python = Command::new("python3");
+    python.args(["-c", OF_PYTHON]).stdin(Stdio::null());
+    match python.output() {
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stdout);
+            said.lines().map(PathBuf::from).collect()
+        }
+        Err(_) => Vec::new(),
     }
 }

@@ -1,14 +1,16 @@
 //! Options of `bench`.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
+use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
-use ferroflash::{Pass, Precision, SplitKv};
+use ferroflash::{Dtype, Fp8Kv, Order, Pass, Precision, SplitKv};
 use ferroflash_expression::named::{NamedMask, NamedScore};
 
-use super::{AlgorithmName, DeviceWords, DtypeName, OrderName, Sweep};
+use super::subject::Effort;
+use crate::device::DeviceWords;
 use crate::expressions::{mask_by_name, score_by_name};
+use crate::words::{Heads, Lens, Schedule, dtype, lengths, one_of, order, pass, schedule};
 
 /// Options of `bench`.
 #[derive(Debug, Args)]
@@ -29,8 +31,8 @@ pub struct BenchArguments {
     pub hdims_v: Vec<usize>,
     /// Sequence lengths, of q where --seqlen-k says another of k. Unless given: 512 to 16384 on a GPU, 512 to 2048 on the
     /// CPU; with --decode 1. Or a sweep, 512..16384: doubled from the first on.
-    #[arg(long, value_delimiter = ',')]
-    pub seqs: Vec<Seqs>,
+    #[arg(long, value_delimiter = ',', value_parser = lengths)]
+    pub seqs: Vec<Lens>,
     /// Sequences of these lengths, packed one behind the other, in place of batch entries of one length.
     #[arg(long, value_delimiter = ',', conflicts_with_all = ["seqs", "seqlen_k", "tokens"])]
     pub lengths: Vec<usize>,
@@ -66,8 +68,8 @@ pub struct BenchArguments {
     #[arg(long, requires = "decode", default_value = "shape")]
     pub cache_lengths: CacheLengths,
     /// With --decode, on a GPU: type of the elements of keys and values; e4m3 is with a scale for each sequence and head.
-    #[arg(long, requires = "decode", default_value = "same")]
-    pub kv_dtype: KvDtype,
+    #[arg(long, requires = "decode", default_value = "same", value_parser = kv_dtype())]
+    pub kv_dtype: KvScales,
     /// With --decode, on a GPU: layers of a model, each with a cache of its own. A call is then an append of the new rows, rotated
     /// by their positions, and attention at the lengths that it leaves on the device. 1: attention alone.
     #[arg(long, requires = "decode", default_value_t = 1)]
@@ -76,14 +78,14 @@ pub struct BenchArguments {
     #[arg(long, requires = "decode", conflicts_with = "kv_dtype")]
     pub values_in_keys: Option<usize>,
     /// Type of the elements.
-    #[arg(long, default_value = "bf16")]
-    pub dtype: DtypeName,
+    #[arg(long, default_value = "bf16", value_parser = dtype())]
+    pub dtype: Dtype,
     /// How exact products of f32 tensors are on a GPU: `tensor`, tf32; or `full`, three products of tf32 in place of one.
     #[arg(long, default_value = "tensor", value_name = "tensor|full")]
     pub precision: Precision,
     /// Which passes. Unless given: both; with --decode fwd, which is all that it measures.
-    #[arg(long, value_delimiter = ',')]
-    pub passes: Vec<BenchPass>,
+    #[arg(long, value_delimiter = ',', value_parser = pass())]
+    pub passes: Vec<Pass>,
     /// Rows of k and v. Unless given: as many as of q; with --decode 1024 to 131072 on a GPU, 1024 and 8192 on the CPU.
     #[arg(long, value_delimiter = ',')]
     pub seqlen_k: Vec<usize>,
@@ -100,13 +102,9 @@ pub struct BenchArguments {
     /// 32/8.
     #[arg(long, value_delimiter = ',', conflicts_with_all = ["width", "heads_k"])]
     pub heads: Vec<Heads>,
-    /// Milliseconds of measuring per variant and round.
-    #[arg(long, default_value_t = 60)]
-    pub rep: u64,
-    /// Milliseconds of running before each measurement. A GPU that has rested is faster than one that has worked for a
-    /// while: beside programs that keep it busy, ask for 300.
-    #[arg(long, default_value_t = 15)]
-    pub warm_up: u64,
+    /// How long a round takes.
+    #[command(flatten)]
+    pub effort: Effort,
     /// Rounds, each in another order of the variants; the median of their medians counts.
     #[arg(long, default_value_t = 3)]
     pub rounds: usize,
@@ -115,15 +113,15 @@ pub struct BenchArguments {
     #[arg(long)]
     pub unchecked: bool,
     /// Orders of the backward pass's sums.
-    #[arg(long, value_delimiter = ',', default_value = "deterministic,fastest")]
-    pub order: Vec<OrderName>,
+    #[arg(long, value_delimiter = ',', default_value = "deterministic,fastest", value_parser = order())]
+    pub order: Vec<Order>,
     /// Schedules to compare. Unless given: all that can run the problem, but for flash1.
-    #[arg(long, value_delimiter = ',')]
-    pub algorithm: Vec<AlgorithmName>,
+    #[arg(long, value_delimiter = ',', value_parser = schedule())]
+    pub algorithm: Vec<Schedule>,
     /// Schedules, measured and beside their predictions: time, TFLOP/s, bytes through HBM by count, memory beside inputs and outputs, and what
     /// `ferroflash estimate` says of the time.
-    #[arg(long, value_delimiter = ',', conflicts_with_all = ["algorithm", "order", "decode", "lengths", "score", "mask_expression", "dropout"])]
-    pub compare: Vec<AlgorithmName>,
+    #[arg(long, value_delimiter = ',', value_parser = schedule(), conflicts_with_all = ["algorithm", "order", "decode", "lengths", "score", "mask_expression", "dropout"])]
+    pub compare: Vec<Schedule>,
     /// With --compare: the GPU that is predicted, as `ferroflash estimate` takes it. Unless given: the one that is measured.
     #[arg(long, requires = "compare")]
     pub gpu: Option<String>,
@@ -144,38 +142,15 @@ pub struct BenchArguments {
     pub json: bool,
 }
 
-impl BenchArguments {
-    /// The sequence lengths that are given.
-    pub fn seqs(&self) -> Vec<usize> {
-        self.seqs.iter().flat_map(|seqs| seqs.0.clone()).collect()
-    }
-}
+/// The scales of keys and values in 8 bits; `None`: they have the type of queries.
+pub type KvScales = Option<Fp8Kv>;
 
-/// A length, or a sweep of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seqs(Vec<usize>);
-
-impl FromStr for Seqs {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Seqs, String> {
-        if text.contains("..") {
-            return Ok(Seqs(text.parse::<Sweep>()?.lengths()));
-        }
-        let length = text
-            .parse()
-            .map_err(|error| format!("{error}; allowed: a length, or a sweep, as 512..16384"))?;
-        Ok(Seqs(vec![length]))
-    }
-}
-
-/// Type of the elements of keys and values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum KvDtype {
-    /// That of queries.
-    Same,
-    /// 8 bits.
-    E4m3,
+/// Takes a type of the elements of keys and values.
+fn kv_dtype() -> impl TypedValueParser<Value = KvScales> {
+    one_of(&[
+        (&["same"], "That of queries", None),
+        (&["e4m3"], "8 bits", Some(Fp8Kv::PerSequence)),
+    ])
 }
 
 /// What says how many keys a sequence has.
@@ -185,45 +160,6 @@ pub enum CacheLengths {
     Shape,
     /// Numbers on the device (seqused_k), as a cache that grows has them.
     Device,
-}
-
-/// Which pass to measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum BenchPass {
-    /// Forward.
-    Fwd,
-    /// Backward.
-    Bwd,
-}
-
-impl From<BenchPass> for Pass {
-    fn from(pass: BenchPass) -> Pass {
-        match pass {
-            BenchPass::Fwd => Pass::Forward,
-            BenchPass::Bwd => Pass::Backward,
-        }
-    }
-}
-
-/// Heads of q, and of k and v: `32/8`; of one number, both have as many.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heads {
-    /// Heads of q.
-    pub q: usize,
-    /// Heads of k and v.
-    pub k: usize,
-}
-
-impl FromStr for Heads {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Heads, String> {
-        let (q, k) = text.split_once('/').unwrap_or((text, text));
-        match (q.parse(), k.parse()) {
-            (Ok(q), Ok(k)) => Ok(Heads { q, k }),
-            _ => Err("heads of q and of k are needed, as 32/8, or one number for both".to_owned()),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -266,7 +202,7 @@ mod tests {
         assert!(arguments.decode);
         assert_eq!(arguments.batch, [1, 8, 64]);
         assert_eq!(arguments.seqlen_k, [1024, 8192]);
-        assert_eq!(arguments.seqs(), [1, 4]);
+        assert_eq!(arguments.seqs.concat(), [1, 4]);
         assert_eq!(
             arguments.split_kv,
             [SplitKv::Auto, SplitKv::Never, SplitKv::Keys(512)]
@@ -275,7 +211,8 @@ mod tests {
 
     #[test]
     fn lengths_are_listed_or_swept() {
-        let seqs = |line: &str| BenchArguments::parse(line).map(|arguments| arguments.seqs());
+        let seqs =
+            |line: &str| BenchArguments::parse(line).map(|arguments| arguments.seqs.concat());
         assert_eq!(seqs("--seqs 64,512..2048").unwrap(), [64, 512, 1024, 2048]);
         assert_eq!(seqs("").unwrap(), [0; 0]);
         for wrong in ["--seqs 8..4", "--seqs many"] {
