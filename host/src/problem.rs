@@ -33,9 +33,9 @@ pub use score::{MaskExpression, Score};
 pub use split_kv::SplitKv;
 use values::Values;
 
-use crate::arguments::ArgumentSet;
 use crate::dtype::{Dtype, ScalarType};
 use crate::tensor::Layout;
+use crate::terms::ArgumentSet;
 
 /// Which keys a query sees. Query `i` stands at the place `i + seqlen_k − seqlen_q` among the keys: masks are aligned to the bottom
 /// right. Rows that see no key give o = 0, lse = −∞ and gradients of 0.

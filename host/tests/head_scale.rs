@@ -6,7 +6,7 @@ use ferroflash::error::{Error, PlanError};
 use ferroflash::plan::{Outcome, Reason};
 use ferroflash::{
     Algorithm, Attention, Device, Dtype, Element, Gradients, Inputs, Mask, OutputGradients,
-    Outputs, Pass, Problem, ProblemBuilder, Saved, Score, Tensor, TensorMut, WeightsOf,
+    Outputs, Pass, Problem, ProblemBuilder, Saved, Tensor, TensorMut, WeightsOf,
 };
 
 const FACTORS: [f32; 4] = [0.5, 1.0, 1.75, -0.25];
@@ -109,14 +109,14 @@ fn each_head_is_as_with_a_scale_of_its_own() {
     let all = run(&attention, [&q, &k, &v, &d_o], Some(&FACTORS), true).unwrap();
     let [d_q, d_k, d_v] = all.gradients.unwrap();
     let mut sums = [vec![0f32; k.len() / 2], vec![0f32; k.len() / 2]];
-    for head_q in 0..4 {
+    for (head_q, factor) in FACTORS.into_iter().enumerate() {
         // A factor below 0 is that of −q.
-        let sign = FACTORS[head_q].signum();
+        let sign = factor.signum();
         let of_head = |x: &[f32]| head(x, 4, head_q);
         let q: Vec<f32> = of_head(&q).iter().map(|q| q * sign).collect();
         let [k, v] = [&k, &v].map(|x| head(x, 2, head_q / 2));
         let one = problem.to_builder().heads(1);
-        let one = one.softmax_scale(problem.scale() * FACTORS[head_q].abs());
+        let one = one.softmax_scale(problem.scale() * factor.abs());
         let one = Attention::new(&Device::cpu(), one.build().unwrap()).unwrap();
         let alone = run(&one, [&q, &k, &v, &of_head(&d_o)], None, true).unwrap();
         assert_near(&of_head(&all.o), &alone.o, 1e-5, "o");
@@ -209,6 +209,7 @@ fn kernels_that_do_not_read_them_are_refused_by_their_name() {
 #[cfg(feature = "emulator")]
 #[test]
 fn flash2_reads_them() {
+    use ferroflash::Score;
     use ferroflash::backend::emulated::EmulatorOptions;
     use half::f16;
 
@@ -220,17 +221,13 @@ fn flash2_reads_them() {
         let (q, k, v) = (random(of_q, 1), random(of_k, 2), random(of_k, 3));
         let d_o: Vec<f16> = Vec::new();
         let inputs = [&q[..], &k, &v, &d_o];
-        let run = |device: &Device| {
-            let attention = Attention::new(device, problem).unwrap();
-            let attention = match device.as_cuda() {
-                _ if device.info().name == Device::cpu().info().name => attention,
-                _ => attention.with_algorithm(Algorithm::Flash2),
-            };
-            run::<f16>(&attention, inputs, Some(&FACTORS), false).unwrap()
-        };
-        let expected = run(&Device::cpu());
+        let run =
+            |attention: Attention| run::<f16>(&attention, inputs, Some(&FACTORS), false).unwrap();
+        let expected = run(Attention::new(&Device::cpu(), problem).unwrap());
         for seed in 0..2 {
-            let found = run(&Device::emulated(EmulatorOptions::ampere(seed)));
+            let device = Device::emulated(EmulatorOptions::seeded(seed));
+            let emulated = Attention::new(&device, problem).unwrap();
+            let found = run(emulated.with_algorithm(Algorithm::Flash2));
             assert_near(&found.o, &expected.o, 2e-3, "o");
             assert_near(&found.lse, &expected.lse, 1e-4, "lse");
         }

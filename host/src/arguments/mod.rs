@@ -13,7 +13,7 @@
 //! | `rotate.rs` | [`RotateInputs`], and the table of a rotation |
 //! | `dropout.rs` | [`DropoutRng`]: seed and offset |
 //! | `score.rs` | [`ScoreInputs`]: parameters and tensors of expressions, by name; [`ScoreGradients`] |
-//! | `by_argument.rs` | [`ByArgument`]: one place for every [`Argument`]; which ones a call has |
+//! | `by_argument.rs` | [`ByArgument`]: one place for every [`Argument`] |
 //!
 //! A new input of attention that a call may leave out is a row of [`ferroflash_kernels::optional_inputs`]: its field, its method, its
 //! checks, copies, address and the emulator follow from it. Any other new argument is a variant of [`Argument`], a field of one of the
@@ -32,9 +32,9 @@ mod operation;
 mod rotate;
 mod score;
 
+pub(crate) use crate::terms::ArgumentSet;
 pub use append::{AppendInputs, AppendOutputs};
 pub use by_argument::ByArgument;
-pub(crate) use by_argument::{ArgumentSet, constant};
 pub use described::{Arguments, Given};
 pub use dropout::DropoutRng;
 pub use ferroflash_kernels::params::{Argument, Extent, OptionalInput, VectorType};

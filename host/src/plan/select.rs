@@ -11,8 +11,9 @@ use super::eligible::{dtype_of_all, eligible};
 use super::flash2::decode;
 use super::{Algorithm, Backend, DeviceInfo, lengths, mask_map, schedule, short};
 use super::{Candidate, Outcome, Reason};
-use crate::arguments::{Argument, constant};
+use crate::arguments::Argument;
 use crate::error::PlanError;
+use crate::terms::constant;
 use crate::validate::{Checked, Pass};
 
 /// The kernels of an algorithm's pass, in the order of their launches.

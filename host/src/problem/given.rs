@@ -3,8 +3,8 @@
 use ferroflash_kernels::params::{Argument, Extent, VectorType};
 
 use super::{Problem, ProblemBuilder};
-use crate::arguments::ArgumentSet;
 use crate::dtype::ScalarType;
+use crate::terms::ArgumentSet;
 
 impl ProblemBuilder {
     /// Calls give this one of the [`optional_inputs`](ferroflash_kernels::optional_inputs), and one that leaves it out is refused.

@@ -5,7 +5,7 @@ use ferroflash_kernels::params::Window;
 use ferroflash_kernels::spec::{Constant, Spec};
 
 use super::{Precision, Problem};
-use crate::arguments::constant;
+use crate::terms::constant;
 
 impl Problem {
     /// On which sides the mask hides a key from some query. A causal mask over a single query, for instance, hides none.

@@ -5,6 +5,7 @@
 //! [`crate::problem`], [`crate::rotary`] or [`crate::weights`].
 
 mod algorithm;
+mod argument_set;
 mod candidate;
 mod layout;
 mod location;
@@ -15,6 +16,7 @@ mod rotary;
 mod weights;
 
 pub use algorithm::{Algorithm, Backend};
+pub(crate) use argument_set::{ArgumentSet, constant};
 pub use candidate::{Candidate, Outcome, Reason};
 pub use layout::Layout;
 pub use location::Location;

@@ -163,7 +163,7 @@ impl Decode {
                 let (k_new, v_new) = (tensor(&layer.k_new, of_new), tensor(&layer.v_new, of_new));
                 let mut inputs = AppendInputs::new(&k_new, &v_new, before.slice())
                     .rotary(cos.slice(), sin.slice())
-                    .q(&tensor(&layer.q, of_q));
+                    .q(tensor(&layer.q, of_q));
                 if let Some(table) = table {
                     inputs = inputs.page_table(table.slice());
                 }

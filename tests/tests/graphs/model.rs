@@ -331,7 +331,7 @@ fn on_the_cpu(shape: Shape) -> Result<(), Error> {
             &before,
         )
         .rotary(model.rotary.cos(), model.rotary.sin())
-        .q(&Tensor::bshd(&rows.q, append.shape_q())?);
+        .q(Tensor::bshd(&rows.q, append.shape_q())?);
         inputs.page_table = table_of(shape, &table);
         let mut outputs = AppendOutputs::new(
             TensorMut::bshd(&mut k, append.shape_cache())?,

@@ -26,7 +26,7 @@ const UNSAFE_ROOMS: [&str; 19] = [
     "host/examples/cust.rs",
     "host/driver/",
     "tests/tests/foreign/",
-    "bindings/candle/src/cuda/",
+    "bindings/candle/src/memory/",
     "bindings/burn/src/cuda/",
     "bindings/python/src/raw/",
     "bindings/python/src/dlpack/",

@@ -87,7 +87,7 @@ impl<T: Bytes> NewRows<T> {
             self.before.vector(),
         )
         .rotary(self.cos.vector(), self.sin.vector())
-        .q(&self.q.tensor(self.problem.shape_q())?);
+        .q(self.q.tensor(self.problem.shape_q())?);
         inputs.page_table = table;
         let mut outputs = AppendOutputs::new(k, v)
             .q_out(q)
