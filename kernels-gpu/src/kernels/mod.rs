@@ -9,7 +9,7 @@
 //! | `merge` | results over parts of the keys put together; split-KV's last kernel |
 //! | `append` | rows of a KV cache, and rotary embeddings |
 //! | `standard`, `papers` | attention that stores its scores; flash1 as its paper has it |
-//! | `common` | dropout, expressions of scores, time stamps |
+//! | `common` | where a tile's sequence lies, dropout, expressions of scores, time stamps |
 
 pub mod forward;
 

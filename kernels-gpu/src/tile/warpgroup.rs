@@ -147,7 +147,7 @@ pub unsafe fn begin_gemm_ss<E: Element, C: WarpgroupTile>(
     unsafe {
         wgmma_fence();
         for k in 0..steps {
-            multiply_ss::<E, C>(c, a, b, k, if k == 0 { accumulate } else { 1 });
+            multiply_ss::<E, C, _, _>(c, a, b, k, if k == 0 { accumulate } else { 1 });
         }
         wgmma_commit_group();
     }
@@ -176,7 +176,7 @@ pub unsafe fn begin_gemm_ss_of_parts<E: Element, C: WarpgroupTile, const PIECES:
             wgmma_fence();
             let (a, b) = (a.from_part(first), b.0.from_part(first).t());
             for k in 0..n * STEPS_OF_A_PART {
-                multiply_ss::<E, C>(c, a, b, k, (idx > 0 || k > 0) as u32);
+                multiply_ss::<E, C, _, _>(c, a, b, k, (idx > 0 || k > 0) as u32);
             }
         }
         wgmma_commit_group();
@@ -216,23 +216,23 @@ pub unsafe fn begin_gemm_rs<'a, E: Element, C: WarpgroupTile>(
 /// The `k`-th 16 columns of A times as many rows of B.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-unsafe fn multiply_ss<E: Element, C: WarpgroupTile>(
+unsafe fn multiply_ss<E: Element, C: WarpgroupTile, A: BoxedOperand, B: BoxedOperand>(
     c: &mut C,
-    a: impl BoxedOperand,
-    b: impl BoxedOperand,
+    a: A,
+    b: B,
     k: u32,
     accumulate: u32,
 ) {
     const K: u32 = Major::K as u32;
     const MN: u32 = Major::Mn as u32;
-    let (c, a_major, b_major) = (c.fragments_mut(), a.as_left(k), b.as_right(k));
+    let (c, a, b) = (c.fragments_mut(), a.as_left(k), b.as_right(k));
     // SAFETY: as `begin_gemm_ss`.
     unsafe {
-        match (a_major, b_major) {
-            ((Major::K, a), (Major::K, b)) => c.multiply_ss::<E, K, K>(a, b, accumulate),
-            ((Major::K, a), (Major::Mn, b)) => c.multiply_ss::<E, K, MN>(a, b, accumulate),
-            ((Major::Mn, a), (Major::K, b)) => c.multiply_ss::<E, MN, K>(a, b, accumulate),
-            ((Major::Mn, a), (Major::Mn, b)) => c.multiply_ss::<E, MN, MN>(a, b, accumulate),
+        match const { (A::IS_TRANSPOSED, B::IS_TRANSPOSED) } {
+            (false, false) => c.multiply_ss::<E, K, MN>(a, b, accumulate),
+            (false, true) => c.multiply_ss::<E, K, K>(a, b, accumulate),
+            (true, false) => c.multiply_ss::<E, MN, MN>(a, b, accumulate),
+            (true, true) => c.multiply_ss::<E, MN, K>(a, b, accumulate),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A warpgroup's operands in shared memory, and the descriptors by which `wgmma` finds their parts.
 
 use crate::params::BOX_COLUMNS;
-use crate::ptx::wgmma::{Descriptor, Major};
+use crate::ptx::wgmma::Descriptor;
 use crate::tile::shared::SharedTile;
 
 /// Bytes of a row of a box.
@@ -97,34 +97,41 @@ pub struct Transposed(pub BoxedTile);
 
 /// An operand of a product in shared memory: a tile, or its transpose.
 pub trait BoxedOperand: Copy {
+    /// Which of them.
+    const IS_TRANSPOSED: bool;
+
     /// As A, its columns `16 · k ..`.
-    fn as_left(self, k: u32) -> (Major, Descriptor);
+    fn as_left(self, k: u32) -> Descriptor;
 
     /// As B, its rows `16 · k ..`.
-    fn as_right(self, k: u32) -> (Major, Descriptor);
+    fn as_right(self, k: u32) -> Descriptor;
 }
 
 impl BoxedOperand for BoxedTile {
+    const IS_TRANSPOSED: bool = false;
+
     #[inline(always)]
-    fn as_left(self, k: u32) -> (Major, Descriptor) {
-        (Major::K, self.along_columns(k))
+    fn as_left(self, k: u32) -> Descriptor {
+        self.along_columns(k)
     }
 
     #[inline(always)]
-    fn as_right(self, k: u32) -> (Major, Descriptor) {
-        (Major::Mn, self.along_rows(k))
+    fn as_right(self, k: u32) -> Descriptor {
+        self.along_rows(k)
     }
 }
 
 impl BoxedOperand for Transposed {
+    const IS_TRANSPOSED: bool = true;
+
     #[inline(always)]
-    fn as_left(self, k: u32) -> (Major, Descriptor) {
-        (Major::Mn, self.0.along_rows(k))
+    fn as_left(self, k: u32) -> Descriptor {
+        self.0.along_rows(k)
     }
 
     #[inline(always)]
-    fn as_right(self, k: u32) -> (Major, Descriptor) {
-        (Major::K, self.0.along_columns(k))
+    fn as_right(self, k: u32) -> Descriptor {
+        self.0.along_columns(k)
     }
 }
 

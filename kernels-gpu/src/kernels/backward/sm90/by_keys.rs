@@ -69,7 +69,21 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(c: &Consumer) {
     // SAFETY: stages are read when they are full, and released when the products that read them have been waited for; all
     // four warps take the same way.
     unsafe {
-        while let Some(work) = c.next_tile::<E, T>(&mut n) {
+        loop {
+            let work = c.await_work(n);
+            if work.is_end() {
+                break;
+            }
+            if work.is_conversion() {
+                if T::SCHEDULE.queries_down {
+                    c.convert_transposed::<E, T>(n, work.rows());
+                } else {
+                    c.convert::<E, T>(n, work.rows());
+                }
+                n += 1;
+                continue;
+            }
+            let work = work.tile();
             c.acquire_maps(n, [BackwardMap::DV, BackwardMap::DK]);
             let keys = c.keys::<T>(n, work, c.idx * WARPGROUP_ROWS);
             let mut kept = Kept::<T> {

@@ -39,7 +39,17 @@ pub(super) unsafe fn consume_values<E: Element, T: Tiles>(c: &Consumer) {
     // SAFETY: stages are read when they are full, and released when the products that read them have been waited for; all
     // four warps take the same way.
     unsafe {
-        while let Some(work) = c.next_tile::<E, T>(&mut n) {
+        loop {
+            let work = c.await_work(n);
+            if work.is_end() {
+                return;
+            }
+            if work.is_conversion() {
+                c.convert::<E, T>(n, work.rows());
+                n += 1;
+                continue;
+            }
+            let work = work.tile();
             let keys = c.keys::<T>(n, work, 0);
             let mut d_v = T::ValueGradient::undefined();
             layout.k_ring.await_full(Ring::at(1, n));
@@ -80,7 +90,17 @@ pub(super) unsafe fn consume_keys<E: Element, T: Tiles>(c: &Consumer) {
     let (mut n, mut i) = (0, 0);
     // SAFETY: as `consume_values`.
     unsafe {
-        while let Some(work) = c.next_tile::<E, T>(&mut n) {
+        loop {
+            let work = c.await_work(n);
+            if work.is_end() {
+                return;
+            }
+            if work.is_conversion() {
+                c.convert::<E, T>(n, work.rows());
+                n += 1;
+                continue;
+            }
+            let work = work.tile();
             c.acquire_maps(n, [BackwardMap::DK]);
             // 0 until dK has been begun.
             let mut accumulate = 0;

@@ -77,34 +77,11 @@ unsafe fn with_columns<S: Accumulator>(statistics: u32, mut f: impl FnMut(usize,
 impl Consumer<'_> {
     /// The `n`-th work, when the producer has announced it. It can be read again until its slot is released.
     #[inline(always)]
-    unsafe fn await_work(&self, n: u32) -> Work {
+    pub(super) unsafe fn await_work(&self, n: u32) -> Work {
         // SAFETY: the slot is full when it is read.
         unsafe {
             self.layout.work_ring.await_full(Ring::at(STAGES, n));
             self.layout.read_uniform_work(n % STAGES)
-        }
-    }
-
-    /// The `n`-th work that is a tile, and its number; conversions of dQ before it are done on the way. `None` where there is no more.
-    #[inline(always)]
-    pub(super) unsafe fn next_tile<E: Element, T: Tiles>(&self, n: &mut u32) -> Option<WorkTile> {
-        // SAFETY: all four warps take the same way.
-        unsafe {
-            loop {
-                let work = self.await_work(*n);
-                if work.is_end() {
-                    return None;
-                }
-                if !work.is_conversion() {
-                    return Some(work.tile());
-                }
-                if T::SCHEDULE.queries_down {
-                    self.convert_transposed::<E, T>(*n, work.rows());
-                } else {
-                    self.convert::<E, T>(*n, work.rows());
-                }
-                *n += 1;
-            }
         }
     }
 
