@@ -25,7 +25,8 @@ pub struct InfoArguments {
     /// Type of the elements.
     #[arg(long, default_value = "bf16", value_parser = dtype())]
     pub dtype: Dtype,
-    /// Its expressions. Prints their derivative and their PTX, and on a GPU what the driver's compiler makes of kernels with them.
+    /// Its expressions. Prints their derivative and their PTX, and on a GPU what the driver's compiler makes of kernels
+    /// with them.
     #[command(flatten)]
     pub edit: EditWords,
     /// Which passes.

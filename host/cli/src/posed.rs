@@ -154,8 +154,8 @@ impl ProblemWords {
     }
 }
 
-/// With the lengths that the file gives: packed sides, their number of sequences and their longest one. Of a side that is not packed, the batch
-/// entries count.
+/// With the lengths that the file gives: packed sides, their number of sequences and their longest one. Of a side that is
+/// not packed, the batch entries count.
 fn of_lengths(mut builder: ProblemBuilder, input: &Input) -> ProblemBuilder {
     if let Some((n, longest)) = input.lengths.of_packed(Argument::CuSeqlensQ) {
         let total_q = input.q.shape[1];

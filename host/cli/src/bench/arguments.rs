@@ -120,7 +120,10 @@ pub struct BenchArguments {
     pub algorithm: Vec<Schedule>,
     /// Schedules, measured and beside their predictions: time, TFLOP/s, bytes through HBM by count, memory beside inputs and outputs, and what
     /// `ferroflash estimate` says of the time.
-    #[arg(long, value_delimiter = ',', value_parser = schedule(), conflicts_with_all = ["algorithm", "order", "decode", "lengths", "score", "mask_expression", "dropout"])]
+    #[arg(
+        long, value_delimiter = ',', value_parser = schedule(),
+        conflicts_with_all = ["algorithm", "order", "decode", "lengths", "score", "mask_expression", "dropout"]
+    )]
     pub compare: Vec<Schedule>,
     /// With --compare: the GPU that is predicted, as `ferroflash estimate` takes it. Unless given: the one that is measured.
     #[arg(long, requires = "compare")]

@@ -209,8 +209,8 @@ impl<T: Bytes> Subject<T> for Decode<T> {
         })
     }
 
-    /// Of a call on the first view, which the host knows, as it has filled the pool; `None` where appends write to it before, and where it is too
-    /// large to be copied.
+    /// Of a call on the first view, which the host knows, as it has filled the pool; `None` where appends write to it
+    /// before, and where it is too large to be copied.
     fn reference(&self, _: Pass) -> Result<Option<Written<T>>, Failure> {
         let cache = &self.cache;
         let problem = &cache.problem;

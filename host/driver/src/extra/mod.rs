@@ -15,8 +15,8 @@
 //! Functions are found by their exact suffixed name. Handles are the driver's own ([`crate::sys`]), and a call
 //! is `unsafe` because the driver believes the handles and addresses that it is given.
 
-/// Declares calls. Behind `=` stands the function of the driver with the arguments that it is given; `&mut` is where it writes what the call gives,
-/// whose bytes may be anything: a handle, an address, a number.
+/// Declares calls. Behind `=` stands the function of the driver with the arguments that it is given; `&mut` is where it
+/// writes what the call gives, whose bytes may be anything: a handle, an address, a number.
 macro_rules! calls {
     () => {};
     (

@@ -99,8 +99,10 @@ fn words(name: &str) -> Vec<String> {
 
 /// Rows of the table, written as one.
 macro_rules! table {
-    ($($name:literal: $f16:literal, $has_bf16:literal, $tf32:expr, $bandwidth:literal, $sram:literal, $n_sms:literal, $l2:literal,
-        $boost:literal, $compute_capability:expr, $memory:literal;)*) => {
+    ($(
+        $name:literal: $f16:literal, $has_bf16:literal, $tf32:expr, $bandwidth:literal, $sram:literal, $n_sms:literal,
+        $l2:literal, $boost:literal, $compute_capability:expr, $memory:literal;
+    )*) => {
         [$(Row {
             name: $name,
             f16: $f16,
@@ -126,7 +128,8 @@ const TABLE: [Row; 10] = table! {
     "T4":          65.0,  false, None,          320.0,  64,  40,  4,   1.59, (7, 5),     16;
     // SXM2. NVIDIA V100 data sheet: peak, bandwidth, memory. NVIDIA Tesla V100 GPU Architecture whitepaper: SMs, L2, clock.
     "V100":        125.0, false, None,          900.0,  96,  80,  6,   1.53, (7, 0),     16;
-    // SXM4 of 80 GB. NVIDIA A100 data sheet: peaks, bandwidth, memory. NVIDIA A100 Tensor Core GPU Architecture whitepaper: SMs, L2, clock.
+    // SXM4 of 80 GB. NVIDIA A100 data sheet: peaks, bandwidth, memory. NVIDIA A100 Tensor Core GPU Architecture
+    // whitepaper: SMs, L2, clock.
     "A100":        312.0, true,  Some(156.0),   2039.0, 164, 108, 40,  1.41, (8, 0),     80;
     // SXM4 of 40 GB: bandwidth and memory are of the A100 whitepaper.
     "A100 40GB":   312.0, true,  Some(156.0),   1555.0, 164, 108, 40,  1.41, (8, 0),     40;
@@ -136,7 +139,8 @@ const TABLE: [Row; 10] = table! {
     "L4":          121.0, true,  Some(60.0),    300.0,  100, 58,  48,  2.04, (8, 9),     24;
     // NVIDIA Ada GPU Architecture whitepaper: all. With sums in f32 its tensor cores are half as fast as with sums in fp16.
     "RTX 4090":    165.2, true,  Some(82.6),    1008.0, 100, 128, 72,  2.52, (8, 9),     24;
-    // SXM5. NVIDIA H100 Tensor Core GPU Architecture whitepaper: peaks, SMs, L2, the boost clock of tensor cores. NVIDIA H100 data sheet: bandwidth, memory.
+    // SXM5. NVIDIA H100 Tensor Core GPU Architecture whitepaper: peaks, SMs, L2, the boost clock of tensor cores.
+    // NVIDIA H100 data sheet: bandwidth, memory.
     "H100":        989.4, true,  Some(494.7),   3350.0, 228, 132, 50,  1.83, (9, 0),     80;
     // SXM. NVIDIA H200 data sheet: bandwidth, memory; the chip is H100's.
     "H200":        989.4, true,  Some(494.7),   4800.0, 228, 132, 50,  1.83, (9, 0),     141;

@@ -54,7 +54,8 @@ pub(super) fn counts(sizes: &Sizes, pass: Pass, gpu: &Gpu) -> Counts {
 }
 
 impl Standard<'_> {
-    /// A product of `rows` × `columns` over `depth`, of every query head: what it reads and what it writes, each once, are bytes of memory.
+    /// A product of `rows` × `columns` over `depth`, of every query head. Bytes of memory are those of its operands and of
+    /// its result, each once.
     fn product(
         &self,
         name: &'static str,
