@@ -17,7 +17,8 @@ use burn::backend::{Backend, ExtensionType, backend_extension};
 use crate::error::Error;
 use crate::options::Options;
 
-/// A backend whose tensors ferroflash computes on.
+/// A backend whose tensors ferroflash computes on: Flex, NdArray and CUDA's, as the crate's features say, and fusion
+/// over the last.
 ///
 /// Tensors are `[batch, heads, seqlen, head_dim]` with any strides; lse is f32 `[batch, heads_q, seqlen_q]`.
 pub trait FlashBackend: Backend {

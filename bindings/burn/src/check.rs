@@ -102,30 +102,8 @@ pub(crate) fn shape(argument: Argument, tensor: &impl TensorMetadata) -> Result<
     })
 }
 
-/// Shape of q and its gradient, `[batch, heads_q, seqlen_q, head_dim]`.
+/// One of the problem's shapes, `[batch, seqlen, heads, head_dim]`, as Burn's tensors have it.
 #[cfg(any(feature = "flex", feature = "ndarray", feature = "cuda"))]
-pub(crate) fn shape_q(problem: &Problem) -> [usize; 4] {
-    let [batch, seqlen, heads, head_dim] = problem.shape_q();
+pub(crate) fn bhsd([batch, seqlen, heads, head_dim]: [usize; 4]) -> [usize; 4] {
     [batch, heads, seqlen, head_dim]
-}
-
-/// Shape of k and its gradient, `[batch, heads_k, seqlen_k, head_dim]`.
-#[cfg(any(feature = "flex", feature = "ndarray", feature = "cuda"))]
-pub(crate) fn shape_k(problem: &Problem) -> [usize; 4] {
-    let [batch, seqlen, heads, head_dim] = problem.shape_k();
-    [batch, heads, seqlen, head_dim]
-}
-
-/// Shape of v and its gradient, `[batch, heads_k, seqlen_k, head_dim_v]`.
-#[cfg(any(feature = "flex", feature = "ndarray", feature = "cuda"))]
-pub(crate) fn shape_v(problem: &Problem) -> [usize; 4] {
-    let [batch, seqlen, heads, head_dim_v] = problem.shape_v();
-    [batch, heads, seqlen, head_dim_v]
-}
-
-/// Shape of o and its gradient, `[batch, heads_q, seqlen_q, head_dim_v]`.
-#[cfg(any(feature = "flex", feature = "ndarray", feature = "cuda"))]
-pub(crate) fn shape_o(problem: &Problem) -> [usize; 4] {
-    let [batch, seqlen, heads, head_dim_v] = problem.shape_o();
-    [batch, heads, seqlen, head_dim_v]
 }

@@ -39,20 +39,23 @@
 //! | `check` | shapes and types, as a ferroflash problem |
 //! | `backend` | the traits that join Burn's backends to ferroflash |
 //! | `autodiff` | the nodes of the backward pass |
-//! | `host` | Burn's CPU backends Flex and NdArray |
-//! | `cuda` | Burn's CUDA devices |
+//! | `passes` | both passes, for every backend |
+//! | `memory` | memory of Burn's CPU backends Flex and NdArray, and of its CUDA devices |
+//! | `fusion` | tensors whose operations Burn has queued |
 #![deny(unsafe_code)]
 
 #[cfg(feature = "autodiff")]
 mod autodiff;
 mod backend;
 mod check;
-#[cfg(feature = "cuda")]
-mod cuda;
 mod error;
-#[cfg(any(feature = "flex", feature = "ndarray"))]
-mod host;
+#[cfg(feature = "cuda")]
+mod fusion;
+#[cfg(any(feature = "flex", feature = "ndarray", feature = "cuda"))]
+mod memory;
 mod options;
+#[cfg(any(feature = "flex", feature = "ndarray", feature = "cuda"))]
+mod passes;
 mod route;
 
 pub use backend::{

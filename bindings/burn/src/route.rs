@@ -60,7 +60,7 @@ fn is_served(kind: &DispatchTensorKind) -> bool {
         #[cfg(feature = "ndarray")]
         DispatchTensorKind::NdArray(_) => true,
         #[cfg(feature = "cuda")]
-        DispatchTensorKind::Cube(tensor) => crate::cuda::is_cuda(&tensor.device()),
+        DispatchTensorKind::Cube(tensor) => crate::memory::is_cuda(&tensor.device()),
         _ => false,
     }
 }

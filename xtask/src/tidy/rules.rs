@@ -27,7 +27,7 @@ const UNSAFE_ROOMS: [&str; 19] = [
     "host/driver/",
     "tests/tests/foreign/",
     "bindings/candle/src/memory/",
-    "bindings/burn/src/cuda/",
+    "bindings/burn/src/memory/",
     "bindings/python/src/raw/",
     "bindings/python/src/dlpack/",
 ];

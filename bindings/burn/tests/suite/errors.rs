@@ -1,9 +1,11 @@
 //! Each refusal: which it is, and that it names the argument, what was given and what is allowed.
 
-use burn::backend::Dispatch;
-use burn::tensor::{DType, Device, Tensor};
+use burn::backend::flex::FlexTensor;
+use burn::backend::{Dispatch, Flex};
+use burn::tensor::{DType, Device, Shape, Tensor};
 use burn_ferroflash::{
-    Argument, AttentionBackend, Error, Mask, Options, flash_attention, flash_attention_with_lse,
+    Argument, AttentionBackend, Error, FlashBackend, Forward, Mask, Options, OutputGradients,
+    Saved, flash_attention, flash_attention_with_lse,
 };
 
 use crate::problem::random;
@@ -154,6 +156,38 @@ fn ranks() {
     let outcome = Dispatch::flash_attention_with_lse(q, k.clone(), k, FULL);
     let error = outcome.into_result().unwrap_err();
     assert_eq!(error.to_string(), "k has 5 dimensions; allowed: 4");
+}
+
+/// A backend's backward pass takes what its caller has kept, of whatever sizes and types.
+#[test]
+fn what_the_backward_pass_is_given() {
+    let zeros = |shape: &[usize]| FlexTensor::zeros(Shape::from(shape.to_vec()), DType::F32);
+    let (x, lse) = (zeros(&[1, 1, 2, 8]), zeros(&[1, 1, 2]));
+    let refused = |o: &FlexTensor, lse: &FlexTensor, d_lse: &FlexTensor| {
+        let (o, lse) = (o.clone(), lse.clone());
+        let (q, k, v) = (x.clone(), x.clone(), x.clone());
+        let forward = Forward { o, lse };
+        let saved = Saved::<Flex> { q, k, v, forward };
+        let of_output = OutputGradients {
+            d_o: x.clone(),
+            d_lse: Some(d_lse.clone()),
+        };
+        let error = Flex::flash_backward(&saved, &of_output, &FULL).unwrap_err();
+        error.to_string()
+    };
+    let more = zeros(&[1, 1, 3]);
+    let needed = "has 3 elements; the problem needs 2";
+    assert_eq!(refused(&x, &more, &lse), format!("lse {needed}"));
+    assert_eq!(refused(&x, &lse, &more), format!("d_lse {needed}"));
+    let half = FlexTensor::zeros(Shape::from([1, 1, 2]), DType::F16);
+    assert_eq!(refused(&x, &half, &lse), "lse is F16; allowed: [F32]");
+    let half = FlexTensor::zeros(Shape::from([1, 1, 2, 8]), DType::F16);
+    assert_eq!(
+        refused(&half, &lse, &lse),
+        "o is F16; allowed: F32, as q is"
+    );
+    let error = refused(&zeros(&[1, 1, 3, 8]), &lse, &lse);
+    assert!(error.starts_with("o has shape [1, 3, 1, 8]"), "{error}");
 }
 
 #[test]
