@@ -66,6 +66,8 @@ pub struct Call {
     work: Work,
     /// What calls give, as [`Layouts`] say, at no address.
     arguments: Arguments,
+    /// What the table says of all that calls may give.
+    needs: Arc<ByArgument<Option<Need>>>,
     /// On a GPU.
     prepared: Option<Arc<dyn Enqueue>>,
 }
@@ -196,9 +198,11 @@ impl Call {
             Some(_) => Some(prepare()?),
             None => None,
         };
-        let arguments = layouts.needed(|argument| work.need(argument), |need| work.unplaced(need));
+        let needs = ByArgument::from_fn(|argument| work.need(argument));
+        let arguments = layouts.needed(|argument| needs[argument], |need| work.unplaced(need));
         Ok(Call {
             arguments: arguments?,
+            needs: Arc::new(needs),
             work,
             prepared,
         })
@@ -228,7 +232,7 @@ impl Call {
 
     /// Whether a run takes an argument of this name.
     pub fn takes(&self, argument: Argument) -> bool {
-        self.work.need(argument).is_some()
+        self.needs[argument].is_some()
     }
 
     /// Bytes of device memory that a run needs beside its arguments, at a multiple of [`ALIGNMENT_BYTES`], and at least as many; 0 where
@@ -282,7 +286,7 @@ impl Call {
             let Some(address) = addresses.get(argument) else {
                 continue;
             };
-            let need = self.work.need(argument);
+            let need = self.needs[argument];
             let need = need.ok_or(ProblemError::NotTaken { argument })?;
             let given = match self.arguments.get(argument) {
                 Some(given) => *given,

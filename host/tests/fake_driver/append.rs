@@ -66,7 +66,7 @@ impl Memory {
         let q_given = Tensor::device(self.q.slice(), q).unwrap();
         let inputs = AppendInputs::new(&k_new, &v_new, self.seqused.slice())
             .rotary(self.cos.slice(), self.sin.slice());
-        let inputs = if in_place { inputs } else { inputs.q(&q_given) };
+        let inputs = if in_place { inputs } else { inputs.q(q_given) };
         let outputs = AppendOutputs::new(
             TensorMut::device(self.k_cache.slice_mut(), cache).unwrap(),
             TensorMut::device(self.v_cache.slice_mut(), cache).unwrap(),
