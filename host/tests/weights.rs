@@ -145,12 +145,17 @@ fn inputs_are_checked_as_in_a_forward_pass() {
     );
     let k = Tensor::bshd(&k, problem.shape_k()).unwrap();
     let mut out = vec![f32::NAN; 30];
-    let (sinks, lens) = ([0f32; 4], [0i32; 3]);
+    let (sinks, lens) = ([0f32; 5], [0i32; 3]);
     let outcome = weights(problem, (&q, &k), &OF, &mut out, |inputs| {
         inputs.sinks(&sinks)
     });
     let argument = Argument::Sinks;
-    assert_eq!(outcome, Err(ProblemError::NotTaken { argument }.into()));
+    let counted = ProblemError::ElementCount {
+        argument,
+        given: 5,
+        needed: 4,
+    };
+    assert_eq!(outcome, Err(counted.into()));
     let outcome = weights(problem, (&q, &k), &OF, &mut out, |inputs| {
         inputs.seqused_k(&lens)
     });
