@@ -92,6 +92,7 @@ class _AppendPlan:
             heads_q = q.shape[-2] if len(q.shape) > 2 else "heads_q"
             _check_like("q", q, k_cache, (*k.shape[:-2], heads_q, k.shape[-1]), "k_cache")
         self.ordinal = _ordinal(k_cache)
+        self.pads = self.ordinal is not None
         self.misaligned = misaligned(k_cache, self.ordinal)
         self.tensors = [form for form in (k, v, k_cache, v_cache, q) if form is not None]
         self.reads = [_reads(form, self.ordinal is not None) for form in self.tensors]
@@ -120,6 +121,7 @@ class _RotatePlan:
         batch = x.shape[0] if cu_seqlens is None else cu_seqlens.shape[0] - 1
         check_integers("rotary_seqlens", positions, (batch,), x.device)
         self.ordinal = _ordinal(x)
+        self.pads = self.ordinal is not None
         self.misaligned = misaligned(x, self.ordinal)
         self.native = None
         if _reads(x, self.ordinal is not None):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -159,6 +159,7 @@ class Plan:
         )
         # Caches are read where they lie, or not at all: a copy could be as large as the memory.
         self.in_place = in_8_bits or head_dim_v is not None
+        self.pads = self.ordinal is not None and not self.in_place
         for argument, given in (("k", k), ("v", v)) if self.in_place else ():
             _checks.check_rows(argument, given)
         # Whether kernels read tensors of these strides, if no bit of `misaligned` is set in their addresses. A q that no copy would help is the
@@ -361,10 +362,16 @@ def _reads(form: Form, on_gpu: bool) -> bool:
     return head_dim % multiple == 0 and all(stride % multiple == 0 for n, stride in zip(rows, strides, strict=True) if n > 1)
 
 
-def _readable(given: Tensor, planned: Plan) -> Tensor:
-    """A copy that kernels read. On a GPU columns of zeros fill head_dim up: they change no score, and their part of o is 0."""
+class _Pads(Protocol):
+    """A plan that says whether copies have columns of zeros, as many as kernels want."""
+
+    pads: bool
+
+
+def _readable(given: Tensor, planned: _Pads) -> Tensor:
+    """A copy that kernels read. Where they want whole pieces of 16 bytes, columns of zeros fill head_dim up: they change no score, and their part of o is 0."""
     excess = -given.shape[-1] % _ALIGNMENT_ELEMS[given.dtype]
-    if planned.ordinal is not None and excess > 0 and not planned.in_place:
+    if planned.pads and excess > 0:
         return torch.nn.functional.pad(given, (0, excess)).contiguous()
     return given.clone(memory_format=torch.contiguous_format)
 
