@@ -9,7 +9,7 @@ use half::{bf16, f16};
 
 pub(crate) mod sealed;
 
-pub(crate) use sealed::{HostData, HostDataMut, Widen};
+pub(crate) use sealed::{HostData, HostDataMut, Widen, of_any_type, of_named_type};
 
 /// Type of the elements of q, k, v, o and their gradients. Statistics (lse) and every accumulation are f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -31,10 +31,6 @@
 use std::slice;
 use std::sync::Arc;
 
-use ferroflash_expression::ParamValue;
-use float8::F8E4M3;
-use half::{bf16, f16};
-
 use crate::append::Append;
 use crate::arguments::{
     Access, Argument, Arguments, ByArgument, Given, Need, Operand, Operands, Operation,
@@ -44,7 +40,7 @@ use crate::attention::Attention;
 use crate::backend::cuda::Queue;
 use crate::cache::PlanCache;
 use crate::device::Device;
-use crate::dtype::{Dtype, HostData, HostDataMut, ScalarType};
+use crate::dtype::{ScalarType, of_named_type, sealed::Sealed};
 use crate::error::{Error, PlanError, ProblemError, ScoreError};
 use crate::merge::Merge;
 use crate::plan::workspace::ALIGNMENT_BYTES;
@@ -57,6 +53,7 @@ use crate::tensor::{
     Vector, VectorMut,
 };
 use crate::validate::{Pass, unplaced};
+use ferroflash_expression::ParamValue;
 
 /// A pass or an operation on a device: planned, and run on addresses.
 ///
@@ -470,21 +467,6 @@ impl Misaligned {
     }
 }
 
-/// A slice of the host of each type, by a function of two generic parameters: the slice's, and none other.
-macro_rules! of_type {
-    ($data:ident, $span:expr, $elements:ident) => {
-        match $span.dtype {
-            ScalarType::Float(Dtype::Bf16) => $data::Bf16($elements::<bf16>($span)?),
-            ScalarType::Float(Dtype::F16) => $data::F16($elements::<f16>($span)?),
-            ScalarType::Float(Dtype::F32) => $data::F32($elements::<f32>($span)?),
-            ScalarType::E4m3 => $data::E4m3($elements::<F8E4M3>($span)?),
-            ScalarType::I32 => $data::I32($elements::<i32>($span)?),
-            ScalarType::U8 => $data::U8($elements::<u8>($span)?),
-            ScalarType::U64 => $data::U64($elements::<u64>($span)?),
-        }
-    };
-}
-
 impl Span {
     /// # Safety
     /// As of [`Call::run`], of elements that are read.
@@ -500,7 +482,9 @@ impl Span {
                 Memory::Device(DeviceSlice::new(address, n_elems, dtype, ordinal, None))
             }
             // SAFETY: as the caller promises.
-            Location::Host => Memory::Host(unsafe { of_type!(HostData, self, elements) }),
+            Location::Host => Memory::Host(unsafe {
+                of_named_type!(dtype, T => Sealed::wrap(elements::<T>(self)?))
+            }),
         })
     }
 
@@ -518,7 +502,9 @@ impl Span {
                 MemoryMut::Device(DeviceSliceMut::new(address, n_elems, dtype, ordinal, None))
             }
             // SAFETY: as the caller promises.
-            Location::Host => MemoryMut::Host(unsafe { of_type!(HostDataMut, self, elements_mut) }),
+            Location::Host => MemoryMut::Host(unsafe {
+                of_named_type!(dtype, T => Sealed::wrap_mut(elements_mut::<T>(self)?))
+            }),
         })
     }
 

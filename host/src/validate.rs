@@ -169,7 +169,7 @@ pub(crate) fn fit(
         arguments,
         Argument::Q,
         need,
-        |argument, need, given, location| fits(argument, need, given, problem, location),
+        |argument, need, given, location| fits(argument, need, given, Some(problem), location),
     )
 }
 
@@ -252,19 +252,22 @@ pub(crate) fn unplaced(
     })
 }
 
-/// Whether an argument is what the pass needs.
+/// Whether an argument is what a pass of a problem, or an operation beside attention, needs.
 fn fits(
     argument: Argument,
     need: &Need,
     given: &Given,
-    problem: &Problem,
+    problem: Option<&Problem>,
     location: Location,
 ) -> Result<(), ProblemError> {
     match (need.form, given) {
         (Form::Tensor { shape, dtype }, Given::Tensor(tensor)) => {
             tensor_fits(argument, tensor, shape, dtype)?;
         }
-        (Form::Weights, Given::Tensor(tensor)) => weights_fit(argument, tensor, problem)?,
+        (Form::Weights, Given::Tensor(tensor)) => {
+            let problem = problem.ok_or(ProblemError::NotTaken { argument })?;
+            weights_fit(argument, tensor, problem)?;
+        }
         (Form::Vector { dtype, n_elems }, Given::Vector(vector)) => {
             vector_fits(argument, vector, dtype, n_elems)?;
         }

@@ -5,7 +5,7 @@ use ferroflash_kernels::emu::{self, GlobalMemory, Plain};
 use ferroflash_kernels::entry;
 
 use crate::arguments::{Access, Argument, ByArgument, Lent, Operand, Operands};
-use crate::dtype::{HostData, HostDataMut};
+use crate::dtype::{HostData, HostDataMut, of_any_type};
 use crate::error::{Error, ProblemError};
 use crate::plan::schedule;
 use crate::plan::workspace::ALIGNMENT_BYTES;
@@ -116,24 +116,12 @@ fn lend<'a>(
     let n_elems = given.extent_elems()?;
     let name = argument.name();
     match operand.lend() {
-        Lent::Read(Memory::Host(data)) => Ok(match data {
-            HostData::Bf16(data) => memory.input(name, &data[..n_elems]),
-            HostData::F16(data) => memory.input(name, &data[..n_elems]),
-            HostData::F32(data) => memory.input(name, &data[..n_elems]),
-            HostData::E4m3(data) => memory.input(name, &data[..n_elems]),
-            HostData::I32(data) => memory.input(name, &data[..n_elems]),
-            HostData::U8(data) => memory.input(name, &data[..n_elems]),
-            HostData::U64(data) => memory.input(name, &data[..n_elems]),
-        }),
-        Lent::Write(MemoryMut::Host(data)) => Ok(match data {
-            HostDataMut::Bf16(data) => write(memory, name, &mut data[..n_elems], access),
-            HostDataMut::F16(data) => write(memory, name, &mut data[..n_elems], access),
-            HostDataMut::F32(data) => write(memory, name, &mut data[..n_elems], access),
-            HostDataMut::E4m3(data) => write(memory, name, &mut data[..n_elems], access),
-            HostDataMut::I32(data) => write(memory, name, &mut data[..n_elems], access),
-            HostDataMut::U8(data) => write(memory, name, &mut data[..n_elems], access),
-            HostDataMut::U64(data) => write(memory, name, &mut data[..n_elems], access),
-        }),
+        Lent::Read(Memory::Host(data)) => {
+            Ok(of_any_type!(HostData, data, data => memory.input(name, &data[..n_elems])))
+        }
+        Lent::Write(MemoryMut::Host(data)) => Ok(
+            of_any_type!(HostDataMut, data, data => write(memory, name, &mut data[..n_elems], access)),
+        ),
         // Validation has refused it already.
         Lent::Read(Memory::Device(_)) | Lent::Write(MemoryMut::Device(_)) => {
             Err(ProblemError::OtherDevice {

@@ -5,12 +5,9 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use float8::F8E4M3;
-use half::{bf16, f16};
-
 use super::cuda::CudaDevice;
 use super::cuda::memory::elements;
-use crate::dtype::{Dtype, Scalar, ScalarType};
+use crate::dtype::{Scalar, of_named_type};
 use crate::error::{Error, ProblemError};
 use crate::tensor::{DeviceSlice, Location, Memory, Vector};
 
@@ -35,28 +32,22 @@ pub(crate) struct Run {
 }
 
 /// A vector on the host.
-#[derive(Debug)]
-pub(crate) enum Fetched {
-    Bf16(Vec<bf16>),
-    F16(Vec<f16>),
-    F32(Vec<f32>),
-    E4m3(Vec<F8E4M3>),
-    I32(Vec<i32>),
-    U8(Vec<u8>),
-    U64(Vec<u64>),
+pub(crate) struct Fetched(Box<dyn AsVector>);
+
+/// Elements of some type.
+trait AsVector {
+    fn as_vector(&self) -> Vector<'_>;
+}
+
+impl<T: Scalar> AsVector for Vec<T> {
+    fn as_vector(&self) -> Vector<'_> {
+        self.into()
+    }
 }
 
 impl Fetched {
     pub(crate) fn vector(&self) -> Vector<'_> {
-        match self {
-            Fetched::Bf16(elements) => elements.into(),
-            Fetched::F16(elements) => elements.into(),
-            Fetched::F32(elements) => elements.into(),
-            Fetched::E4m3(elements) => elements.into(),
-            Fetched::I32(elements) => elements.into(),
-            Fetched::U8(elements) => elements.into(),
-            Fetched::U64(elements) => elements.into(),
-        }
+        self.0.as_vector()
     }
 }
 
@@ -80,15 +71,9 @@ impl<'d> Fetch<'d> {
             return Ok(None);
         };
         let all = 0..slice.n_elems() as usize;
-        Ok(Some(match slice.dtype() {
-            ScalarType::Float(Dtype::Bf16) => Fetched::Bf16(self.elements(slice, all)?),
-            ScalarType::Float(Dtype::F16) => Fetched::F16(self.elements(slice, all)?),
-            ScalarType::Float(Dtype::F32) => Fetched::F32(self.elements(slice, all)?),
-            ScalarType::E4m3 => Fetched::E4m3(self.elements(slice, all)?),
-            ScalarType::I32 => Fetched::I32(self.elements(slice, all)?),
-            ScalarType::U8 => Fetched::U8(self.elements(slice, all)?),
-            ScalarType::U64 => Fetched::U64(self.elements(slice, all)?),
-        }))
+        Ok(Some(Fetched(
+            of_named_type!(slice.dtype(), T => Box::new(self.elements::<T>(slice, all)?)),
+        )))
     }
 
     /// Appends rows, without what lies between them. Rows that lie far from each other are copied with that, some at a time.

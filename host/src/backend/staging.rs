@@ -4,13 +4,10 @@
 
 use std::sync::Arc;
 
-use float8::F8E4M3;
-use half::{bf16, f16};
-
 use super::cuda::launch::Launches;
 use super::cuda::{CudaDevice, DeviceBuffer, Queue, StreamRef};
 use crate::arguments::{ByArgument, Lent, Operand, Operands};
-use crate::dtype::{HostData, HostDataMut, Scalar};
+use crate::dtype::{HostData, HostDataMut, Scalar, of_any_type};
 use crate::error::{DriverError, Error};
 use crate::plan::Planned;
 use crate::tensor::{Memory, MemoryMut};
@@ -42,16 +39,32 @@ pub(crate) fn run<P: Planned>(
     Ok(())
 }
 
-/// An argument on the device: a copy, or the caller's own memory.
+/// An argument on the device.
 enum Staged {
+    /// The caller's own memory.
     InPlace(u64),
-    Bf16(DeviceBuffer<bf16>),
-    F16(DeviceBuffer<f16>),
-    F32(DeviceBuffer<f32>),
-    E4m3(DeviceBuffer<F8E4M3>),
-    I32(DeviceBuffer<i32>),
-    U8(DeviceBuffer<u8>),
-    U64(DeviceBuffer<u64>),
+    Copy(Box<dyn Copied>),
+}
+
+/// A copy of an argument, whatever the type of its elements is.
+trait Copied {
+    fn address(&self) -> u64;
+
+    /// Copies back what the layout reaches over; the host's slice may go on behind it.
+    fn copy_back(&self, to: &mut HostDataMut, stream: StreamRef) -> Result<(), DriverError>;
+}
+
+impl<T: Scalar> Copied for DeviceBuffer<T> {
+    fn address(&self) -> u64 {
+        self.slice().address()
+    }
+
+    fn copy_back(&self, to: &mut HostDataMut, stream: StreamRef) -> Result<(), DriverError> {
+        match T::unwrap_mut(to) {
+            Some(to) => self.copy_to(&mut to[..self.len()], stream),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Staged {
@@ -62,73 +75,37 @@ impl Staged {
         operand: &mut Operand,
         stream: StreamRef,
     ) -> Result<Staged, Error> {
-        fn upload<T: Scalar>(
+        fn copy<T: Scalar>(
             device: &Arc<CudaDevice>,
             data: &[T],
             stream: StreamRef,
-        ) -> Result<DeviceBuffer<T>, DriverError> {
-            DeviceBuffer::from_slice(device, data, stream)
+        ) -> Result<Box<dyn Copied>, DriverError> {
+            Ok(Box::new(DeviceBuffer::from_slice(device, data, stream)?))
         }
         let n = operand.describe().extent_elems()?;
         Ok(match operand.lend() {
             Lent::Read(Memory::Device(slice)) => Staged::InPlace(slice.address()),
-            Lent::Read(Memory::Host(data)) => match data {
-                HostData::Bf16(data) => Staged::Bf16(upload(device, &data[..n], stream)?),
-                HostData::F16(data) => Staged::F16(upload(device, &data[..n], stream)?),
-                HostData::F32(data) => Staged::F32(upload(device, &data[..n], stream)?),
-                HostData::E4m3(data) => Staged::E4m3(upload(device, &data[..n], stream)?),
-                HostData::I32(data) => Staged::I32(upload(device, &data[..n], stream)?),
-                HostData::U8(data) => Staged::U8(upload(device, &data[..n], stream)?),
-                HostData::U64(data) => Staged::U64(upload(device, &data[..n], stream)?),
-            },
             Lent::Write(MemoryMut::Device(slice)) => Staged::InPlace(slice.address()),
-            Lent::Write(MemoryMut::Host(data)) => match data {
-                HostDataMut::Bf16(data) => Staged::Bf16(upload(device, &data[..n], stream)?),
-                HostDataMut::F16(data) => Staged::F16(upload(device, &data[..n], stream)?),
-                HostDataMut::F32(data) => Staged::F32(upload(device, &data[..n], stream)?),
-                HostDataMut::E4m3(data) => Staged::E4m3(upload(device, &data[..n], stream)?),
-                HostDataMut::I32(data) => Staged::I32(upload(device, &data[..n], stream)?),
-                HostDataMut::U8(data) => Staged::U8(upload(device, &data[..n], stream)?),
-                HostDataMut::U64(data) => Staged::U64(upload(device, &data[..n], stream)?),
-            },
+            Lent::Read(Memory::Host(data)) => Staged::Copy(
+                of_any_type!(HostData, data, data => copy(device, &data[..n], stream)?),
+            ),
+            Lent::Write(MemoryMut::Host(data)) => Staged::Copy(
+                of_any_type!(HostDataMut, data, data => copy(device, &data[..n], stream)?),
+            ),
         })
     }
 
     fn address(&self) -> u64 {
         match self {
             Staged::InPlace(address) => *address,
-            Staged::Bf16(buffer) => buffer.slice().address(),
-            Staged::F16(buffer) => buffer.slice().address(),
-            Staged::F32(buffer) => buffer.slice().address(),
-            Staged::E4m3(buffer) => buffer.slice().address(),
-            Staged::I32(buffer) => buffer.slice().address(),
-            Staged::U8(buffer) => buffer.slice().address(),
-            Staged::U64(buffer) => buffer.slice().address(),
+            Staged::Copy(copy) => copy.address(),
         }
     }
 
     fn copy_back(&self, to: &mut MemoryMut, stream: StreamRef) -> Result<(), DriverError> {
-        let MemoryMut::Host(to) = to else {
-            return Ok(());
-        };
         match (self, to) {
-            (Staged::Bf16(buffer), HostDataMut::Bf16(to)) => download(buffer, to, stream),
-            (Staged::F16(buffer), HostDataMut::F16(to)) => download(buffer, to, stream),
-            (Staged::F32(buffer), HostDataMut::F32(to)) => download(buffer, to, stream),
-            (Staged::E4m3(buffer), HostDataMut::E4m3(to)) => download(buffer, to, stream),
-            (Staged::I32(buffer), HostDataMut::I32(to)) => download(buffer, to, stream),
-            (Staged::U8(buffer), HostDataMut::U8(to)) => download(buffer, to, stream),
-            (Staged::U64(buffer), HostDataMut::U64(to)) => download(buffer, to, stream),
+            (Staged::Copy(copy), MemoryMut::Host(to)) => copy.copy_back(to, stream),
             _ => Ok(()),
         }
     }
-}
-
-/// Copies back what the layout reaches over; the host's slice may go on behind it.
-fn download<T: Scalar>(
-    buffer: &DeviceBuffer<T>,
-    to: &mut [T],
-    stream: StreamRef,
-) -> Result<(), DriverError> {
-    buffer.copy_to(&mut to[..buffer.len()], stream)
 }

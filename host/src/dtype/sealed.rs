@@ -2,130 +2,150 @@
 
 use half::slice::HalfFloatSliceExt;
 
-use super::{Dtype, F8E4M3, ScalarType, bf16, f16};
+use super::{F8E4M3, Scalar, ScalarType, bf16, f16};
 
-/// A shared slice of host memory, of one of the types that calls take.
-#[derive(Clone, Copy)]
-pub enum HostData<'a> {
-    Bf16(&'a [bf16]),
-    F16(&'a [f16]),
-    F32(&'a [f32]),
-    E4m3(&'a [F8E4M3]),
-    I32(&'a [i32]),
-    U8(&'a [u8]),
-    U64(&'a [u64]),
+/// The types that memory of a call may hold, as enums of slices of them.
+macro_rules! memory {
+    ($($variant:ident($type:ty),)*) => {
+        /// A shared slice of host memory, of one of the types that calls take.
+        #[derive(Clone, Copy)]
+        pub enum HostData<'a> {
+            $($variant(&'a [$type]),)*
+        }
+
+        /// An exclusive slice, likewise.
+        pub enum HostDataMut<'a> {
+            $($variant(&'a mut [$type]),)*
+        }
+
+        $(
+            impl Sealed for $type {
+                fn wrap(data: &[Self]) -> HostData<'_> {
+                    HostData::$variant(data)
+                }
+
+                fn wrap_mut(data: &mut [Self]) -> HostDataMut<'_> {
+                    HostDataMut::$variant(data)
+                }
+
+                fn unwrap<'a>(data: &HostData<'a>) -> Option<&'a [Self]> {
+                    match data {
+                        HostData::$variant(data) => Some(data),
+                        _ => None,
+                    }
+                }
+
+                fn unwrap_mut<'a>(data: &'a mut HostDataMut<'_>) -> Option<&'a mut [Self]> {
+                    match data {
+                        HostDataMut::$variant(data) => Some(data),
+                        _ => None,
+                    }
+                }
+            }
+        )*
+    };
+}
+memory! {
+    Bf16(bf16),
+    F16(f16),
+    F32(f32),
+    E4m3(F8E4M3),
+    I32(i32),
+    U8(u8),
+    U64(u64),
 }
 
-/// An exclusive slice, likewise.
-pub enum HostDataMut<'a> {
-    Bf16(&'a mut [bf16]),
-    F16(&'a mut [f16]),
-    F32(&'a mut [f32]),
-    E4m3(&'a mut [F8E4M3]),
-    I32(&'a mut [i32]),
-    U8(&'a mut [u8]),
-    U64(&'a mut [u64]),
+/// An expression of the slice in a [`HostData`] or [`HostDataMut`], whatever the type of its elements is.
+macro_rules! of_any_type {
+    ($kind:ident, $data:expr, $elements:ident => $value:expr) => {
+        match $data {
+            $kind::Bf16($elements) => $value,
+            $kind::F16($elements) => $value,
+            $kind::F32($elements) => $value,
+            $kind::E4m3($elements) => $value,
+            $kind::I32($elements) => $value,
+            $kind::U8($elements) => $value,
+            $kind::U64($elements) => $value,
+        }
+    };
+}
+
+/// An expression of a type, `$T`, that a [`ScalarType`] names.
+macro_rules! of_named_type {
+    ($named:expr, $T:ident => $value:expr) => {
+        match $named {
+            $crate::dtype::ScalarType::Float($crate::dtype::Dtype::Bf16) => {
+                type $T = half::bf16;
+                $value
+            }
+            $crate::dtype::ScalarType::Float($crate::dtype::Dtype::F16) => {
+                type $T = half::f16;
+                $value
+            }
+            $crate::dtype::ScalarType::Float($crate::dtype::Dtype::F32) => {
+                type $T = f32;
+                $value
+            }
+            $crate::dtype::ScalarType::E4m3 => {
+                type $T = float8::F8E4M3;
+                $value
+            }
+            $crate::dtype::ScalarType::I32 => {
+                type $T = i32;
+                $value
+            }
+            $crate::dtype::ScalarType::U8 => {
+                type $T = u8;
+                $value
+            }
+            $crate::dtype::ScalarType::U64 => {
+                type $T = u64;
+                $value
+            }
+        }
+    };
+}
+pub(crate) use {of_any_type, of_named_type};
+
+fn scalar_of<T: Scalar>(_: &[T]) -> ScalarType {
+    T::TYPE
 }
 
 impl HostData<'_> {
     pub fn scalar(&self) -> ScalarType {
-        match self {
-            HostData::Bf16(_) => Dtype::Bf16.into(),
-            HostData::F16(_) => Dtype::F16.into(),
-            HostData::F32(_) => ScalarType::F32,
-            HostData::E4m3(_) => ScalarType::E4m3,
-            HostData::I32(_) => ScalarType::I32,
-            HostData::U8(_) => ScalarType::U8,
-            HostData::U64(_) => ScalarType::U64,
-        }
+        of_any_type!(HostData, self, data => scalar_of(data))
     }
 
     pub fn address(&self) -> u64 {
-        match self {
-            HostData::Bf16(data) => data.as_ptr() as u64,
-            HostData::F16(data) => data.as_ptr() as u64,
-            HostData::F32(data) => data.as_ptr() as u64,
-            HostData::E4m3(data) => data.as_ptr() as u64,
-            HostData::I32(data) => data.as_ptr() as u64,
-            HostData::U8(data) => data.as_ptr() as u64,
-            HostData::U64(data) => data.as_ptr() as u64,
-        }
+        of_any_type!(HostData, self, data => data.as_ptr() as u64)
     }
 
     pub fn len(&self) -> usize {
-        match self {
-            HostData::Bf16(data) => data.len(),
-            HostData::F16(data) => data.len(),
-            HostData::F32(data) => data.len(),
-            HostData::E4m3(data) => data.len(),
-            HostData::I32(data) => data.len(),
-            HostData::U8(data) => data.len(),
-            HostData::U64(data) => data.len(),
-        }
+        of_any_type!(HostData, self, data => data.len())
     }
 }
 
 impl HostDataMut<'_> {
     pub fn scalar(&self) -> ScalarType {
-        match self {
-            HostDataMut::Bf16(_) => Dtype::Bf16.into(),
-            HostDataMut::F16(_) => Dtype::F16.into(),
-            HostDataMut::F32(_) => ScalarType::F32,
-            HostDataMut::E4m3(_) => ScalarType::E4m3,
-            HostDataMut::I32(_) => ScalarType::I32,
-            HostDataMut::U8(_) => ScalarType::U8,
-            HostDataMut::U64(_) => ScalarType::U64,
-        }
+        of_any_type!(HostDataMut, self, data => scalar_of(data))
     }
 
     pub fn address(&self) -> u64 {
-        match self {
-            HostDataMut::Bf16(data) => data.as_ptr() as u64,
-            HostDataMut::F16(data) => data.as_ptr() as u64,
-            HostDataMut::F32(data) => data.as_ptr() as u64,
-            HostDataMut::E4m3(data) => data.as_ptr() as u64,
-            HostDataMut::I32(data) => data.as_ptr() as u64,
-            HostDataMut::U8(data) => data.as_ptr() as u64,
-            HostDataMut::U64(data) => data.as_ptr() as u64,
-        }
+        of_any_type!(HostDataMut, self, data => data.as_ptr() as u64)
     }
 
     /// The address through which the slice may be written.
     pub fn address_mut(&mut self) -> u64 {
-        match self {
-            HostDataMut::Bf16(data) => data.as_mut_ptr() as u64,
-            HostDataMut::F16(data) => data.as_mut_ptr() as u64,
-            HostDataMut::F32(data) => data.as_mut_ptr() as u64,
-            HostDataMut::E4m3(data) => data.as_mut_ptr() as u64,
-            HostDataMut::I32(data) => data.as_mut_ptr() as u64,
-            HostDataMut::U8(data) => data.as_mut_ptr() as u64,
-            HostDataMut::U64(data) => data.as_mut_ptr() as u64,
-        }
+        of_any_type!(HostDataMut, self, data => data.as_mut_ptr() as u64)
+    }
+
+    pub fn len(&self) -> usize {
+        of_any_type!(HostDataMut, self, data => data.len())
     }
 
     /// The same slice for a shorter while.
     pub fn reborrow(&mut self) -> HostDataMut<'_> {
-        match self {
-            HostDataMut::Bf16(data) => HostDataMut::Bf16(data),
-            HostDataMut::F16(data) => HostDataMut::F16(data),
-            HostDataMut::F32(data) => HostDataMut::F32(data),
-            HostDataMut::E4m3(data) => HostDataMut::E4m3(data),
-            HostDataMut::I32(data) => HostDataMut::I32(data),
-            HostDataMut::U8(data) => HostDataMut::U8(data),
-            HostDataMut::U64(data) => HostDataMut::U64(data),
-        }
-    }
-
-    pub fn len(&self) -> usize {
-        match self {
-            HostDataMut::Bf16(data) => data.len(),
-            HostDataMut::F16(data) => data.len(),
-            HostDataMut::F32(data) => data.len(),
-            HostDataMut::E4m3(data) => data.len(),
-            HostDataMut::I32(data) => data.len(),
-            HostDataMut::U8(data) => data.len(),
-            HostDataMut::U64(data) => data.len(),
-        }
+        of_any_type!(HostDataMut, self, data => Sealed::wrap_mut(data))
     }
 }
 
@@ -206,35 +226,3 @@ const E4M3_VALUES: [f32; 256] = {
     }
     values
 };
-
-macro_rules! wrapping {
-    ($type:ty, $variant:ident) => {
-        impl Sealed for $type {
-            fn wrap(data: &[Self]) -> HostData<'_> {
-                HostData::$variant(data)
-            }
-            fn wrap_mut(data: &mut [Self]) -> HostDataMut<'_> {
-                HostDataMut::$variant(data)
-            }
-            fn unwrap<'a>(data: &HostData<'a>) -> Option<&'a [Self]> {
-                match data {
-                    HostData::$variant(data) => Some(data),
-                    _ => None,
-                }
-            }
-            fn unwrap_mut<'a>(data: &'a mut HostDataMut<'_>) -> Option<&'a mut [Self]> {
-                match data {
-                    HostDataMut::$variant(data) => Some(data),
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-wrapping!(bf16, Bf16);
-wrapping!(f16, F16);
-wrapping!(f32, F32);
-wrapping!(F8E4M3, E4m3);
-wrapping!(i32, I32);
-wrapping!(u8, U8);
-wrapping!(u64, U64);

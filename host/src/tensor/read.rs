@@ -5,7 +5,7 @@ use std::fmt;
 use ferroflash_expression::MAX_RANK;
 
 use super::{DeviceSlice, Location, Memory, Vector};
-use crate::dtype::{HostData, ScalarType};
+use crate::dtype::{HostData, ScalarType, of_any_type};
 
 /// A tensor that an expression of scores reads, on the host or on a device: f32, f16, bf16 or i32, of 1 to 4 dimensions, as the expression says.
 /// Whether the shape and the strides stay inside the memory is checked by the call.
@@ -119,12 +119,7 @@ impl<'a> ReadTensor<'a> {
             &data[..n_elems.min(data.len())]
         }
         match *self.data.memory() {
-            Memory::Host(HostData::F32(data)) => head(data, n_elems).into(),
-            Memory::Host(HostData::F16(data)) => head(data, n_elems).into(),
-            Memory::Host(HostData::Bf16(data)) => head(data, n_elems).into(),
-            Memory::Host(HostData::I32(data)) => head(data, n_elems).into(),
-            // No expression reads these.
-            Memory::Host(HostData::E4m3(_) | HostData::U8(_) | HostData::U64(_)) => self.data,
+            Memory::Host(data) => of_any_type!(HostData, data, data => head(data, n_elems).into()),
             Memory::Device(slice) => DeviceSlice::new(
                 slice.address(),
                 n_elems.min(slice.n_elems()),

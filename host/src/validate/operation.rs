@@ -1,7 +1,7 @@
 //! Operations beside attention × arguments → [`CheckedOperation`].
 
-use super::{all_fit, has_no_aliases, same_location, tensor_fits, vector_fits};
-use crate::arguments::{Access, Argument, Arguments, Form, Given, Need, Operation};
+use super::{all_fit, fits};
+use crate::arguments::{Argument, Arguments, Given, Operation};
 use crate::error::ProblemError;
 use crate::tensor::Location;
 
@@ -39,38 +39,13 @@ pub(super) fn check_operation<P: Operation>(
         &arguments,
         P::FIRST,
         |argument| problem.need(argument),
-        fits,
+        |argument, need, given, location| fits(argument, need, given, None, location),
     )?;
     Ok(CheckedOperation {
         problem: *problem,
         location,
         arguments,
     })
-}
-
-/// Whether an argument is what an operation needs.
-fn fits(
-    argument: Argument,
-    need: &Need,
-    given: &Given,
-    location: Location,
-) -> Result<(), ProblemError> {
-    let other_form = |needed| ProblemError::OtherForm { argument, needed };
-    same_location(argument, given.location(), location)?;
-    match (need.form, given) {
-        (Form::Tensor { shape, dtype }, Given::Tensor(tensor)) => {
-            tensor_fits(argument, tensor, shape, dtype)?;
-            match need.access {
-                Access::Written | Access::Updated => has_no_aliases(argument, tensor),
-                Access::Read => Ok(()),
-            }
-        }
-        (Form::Vector { dtype, n_elems }, Given::Vector(vector)) => {
-            vector_fits(argument, vector, dtype, n_elems)
-        }
-        (_, Given::Vector(_)) => Err(other_form("tensor")),
-        (_, Given::Tensor(_)) => Err(other_form("vector")),
-    }
 }
 
 /// Whether an output lies apart from an input, or is that input: of the same memory and, if they are tensors, the same layout. What lies

@@ -60,6 +60,6 @@ pub(crate) fn weights(
         arguments,
         Argument::Q,
         need,
-        |argument, need, given, location| fits(argument, need, given, problem, location),
+        |argument, need, given, location| fits(argument, need, given, Some(problem), location),
     )
 }
