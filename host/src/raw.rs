@@ -180,7 +180,7 @@ impl Call {
         })
     }
 
-    /// A merge, as [`Call::forward`]; it is prepared anew.
+    /// A merge, as [`Call::forward`], but for the cache, which keeps no merges.
     pub fn merge(merge: &Merge, layouts: &Layouts) -> Result<Call, Error> {
         let work = Work::Merge(merge.clone());
         Call::new(work, layouts, || Ok(Arc::new(merge.prepare(layouts)?)))
@@ -212,10 +212,7 @@ impl Call {
 
     /// The problem of a pass of attention.
     pub fn problem(&self) -> Option<&Problem> {
-        match &self.work {
-            Work::Attention(attention, _) => Some(attention.problem()),
-            _ => None,
-        }
+        self.work.problem()
     }
 
     /// The arguments that a run takes by address, without these: those that it needs, and those that [`Layouts`] say it is given. It
@@ -418,13 +415,17 @@ impl Work {
         }
     }
 
-    /// An argument as the table has it, at no address.
-    fn unplaced(&self, need: &Need) -> Result<Given, ProblemError> {
-        let problem = match self {
+    /// That of a pass of attention.
+    fn problem(&self) -> Option<&Problem> {
+        match self {
             Work::Attention(attention, _) => Some(attention.problem()),
             _ => None,
-        };
-        unplaced(need, problem, self.device().location())
+        }
+    }
+
+    /// An argument as the table has it, at no address.
+    fn unplaced(&self, need: &Need) -> Result<Given, ProblemError> {
+        unplaced(need, self.problem(), self.device().location())
     }
 }
 
