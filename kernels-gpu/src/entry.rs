@@ -32,19 +32,13 @@ macro_rules! tiles {
         Profiled<tiles!($($path)::+, $head_dim; Wide)>
     };
     ($($path:ident)::+, $head_dim:literal) => {
-        $($path)::+::DefaultTiles<$head_dim>
+        $($path)::+::tiles!($head_dim, $head_dim, Default)
     };
-    ($($path:ident)::+, $head_dim:literal; Compact) => {
-        $($path)::+::CompactTiles<$head_dim>
-    };
-    ($($path:ident)::+, $head_dim:literal; Wide) => {
-        $($path)::+::WideTiles<$head_dim>
-    };
-    ($($path:ident)::+, $head_dim:literal; Grouped) => {
-        $($path)::+::GroupedTiles<$head_dim>
+    ($($path:ident)::+, $head_dim:literal; $shape:ident) => {
+        $($path)::+::tiles!($head_dim, $head_dim, $shape)
     };
     ($($path:ident)::+, $head_dim:literal / $head_dim_v:literal) => {
-        $($path)::+::ValueTiles<$head_dim, $head_dim_v>
+        $($path)::+::tiles!($head_dim, $head_dim_v, Default)
     };
 }
 

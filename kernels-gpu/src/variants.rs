@@ -236,6 +236,17 @@ pub enum TileShape {
 }
 
 impl TileShape {
+    /// The one of this number; of another, it fails to compile.
+    pub const fn numbered(number: u32) -> TileShape {
+        const ALL: [TileShape; 4] = [
+            TileShape::Default,
+            TileShape::Compact,
+            TileShape::Wide,
+            TileShape::Grouped,
+        ];
+        ALL[number as usize]
+    }
+
     /// As names of variants and messages have it.
     pub const fn name(self) -> &'static str {
         match self {

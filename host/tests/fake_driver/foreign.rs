@@ -7,7 +7,7 @@ use ferroflash::backend::cuda::memory::{slice_from_raw, slice_from_raw_mut};
 use ferroflash::backend::cuda::sys::{CUcontext, CUstream};
 use ferroflash::error::Argument::Lse;
 use ferroflash::plan::workspace::{ALIGNMENT_BYTES, COUNTER_BYTES};
-use ferroflash::{PlanCache, PreparedBackward};
+use ferroflash::{PlanCache, PreparedBackward, raw};
 use ferroflash_driver::extra;
 
 /// What another library has: a context that is current, a stream, memory. Taken away when this is dropped.
@@ -74,6 +74,18 @@ impl Library {
         let mut queue = self.queue(cuda, n_bytes).unwrap();
         let mut outputs = Outputs::without_lse(self.tensor_mut(cuda, 3));
         prepared.forward(&mut queue, &inputs, &mut outputs).unwrap();
+    }
+
+    /// A call on addresses, one piece for each of its arguments.
+    pub(super) fn run(&self, call: &raw::Call) {
+        let arguments = call.needs().map(|(argument, _)| argument);
+        let addresses = arguments
+            .zip((0..8).map(|piece| self.address(piece)))
+            .collect();
+        let cuda = call.device().as_cuda().unwrap();
+        let mut queue = self.queue(cuda, call.workspace_bytes()).unwrap();
+        // SAFETY: nothing runs.
+        unsafe { call.run(&addresses, &raw::Values::default(), Some(&mut queue)) }.unwrap();
     }
 
     /// Both passes, as a binding to a framework calls them: o alone, then gradients.

@@ -5,8 +5,8 @@
 
 use std::hint::black_box;
 
-use ferroflash::PlanCache;
 use ferroflash::backend::cuda::sys::CUfunction;
+use ferroflash::{PlanCache, raw};
 use ferroflash_driver::extra::{self, function};
 
 use super::foreign::Library;
@@ -127,6 +127,20 @@ fn looked_up_costs() {
     }
 }
 
+/// A call on addresses, each under its argument's name: as the bindings make it, with a plan of their own.
+#[test]
+fn raw_costs() {
+    let _turn = turn();
+    let library = Library::new(fake::CONTEXTS[0]);
+    let device = library.device();
+    let attention = Attention::new(&device, Decode::problem()).unwrap();
+    let call = raw::Call::forward(&attention, &Decode::layouts(), &PlanCache::new(4)).unwrap();
+    let own = beside_the_driver("a step of decode over pages, on addresses", || {
+        library.run(black_box(&call));
+    });
+    assert!(own < MOST_NS, "{own:.0} ns");
+}
+
 /// One query of each sequence over keys in pages.
 struct Decode {
     prepared: PreparedForward,
@@ -141,8 +155,8 @@ struct Decode {
 }
 
 impl Decode {
-    fn new(device: &Device) -> Decode {
-        let problem = Problem::builder(Dtype::Bf16)
+    fn problem() -> Problem {
+        Problem::builder(Dtype::Bf16)
             .batch(8)
             .seqlen_q(1)
             .seqlen_k(1024)
@@ -151,12 +165,19 @@ impl Decode {
             .head_dim(128)
             .pages(ferroflash::Pages::new(128, 64))
             .build()
-            .unwrap();
-        let layouts = Layouts::contiguous()
+            .unwrap()
+    }
+
+    fn layouts() -> Layouts {
+        Layouts::contiguous()
             .giving(Argument::SeqUsedK)
-            .without(Argument::Lse);
+            .without(Argument::Lse)
+    }
+
+    fn new(device: &Device) -> Decode {
+        let problem = Decode::problem();
         let attention = Attention::new(device, problem).unwrap();
-        let prepared = attention.prepare_forward(&layouts).unwrap();
+        let prepared = attention.prepare_forward(&Decode::layouts()).unwrap();
         let cuda = device.as_cuda().unwrap();
         let rows = |shape: [usize; 4]| DeviceBuffer::new(cuda, shape.iter().product()).unwrap();
         let mut queue = Queue::new(cuda).unwrap();

@@ -120,6 +120,15 @@ impl TmaBackward {
         }
     }
 
+    /// Columns of dQ that a warp rounds at once: all of head_dim; half of them where registers hold no more, 32 where they hold dK and dV besides.
+    pub const fn rounded(self, head_dim: u32) -> u32 {
+        match (self.halves_a_part, self.by_product) {
+            (true, _) => 32,
+            (false, true) => head_dim / 2,
+            (false, false) => head_dim,
+        }
+    }
+
     /// Whether its tiles divide the blocks of block masks. Where consumers share the products of a tile, those of the forward pass do not, and no problem
     /// with a block mask gets so far.
     pub const fn divides_blocks(self) -> bool {

@@ -362,7 +362,7 @@ unsafe fn serve_tile<T: Tiles>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::backward::sm90::{DefaultTiles, ValueTiles, WideTiles};
+    use crate::kernels::backward::sm90::tiles;
 
     /// Addresses of blocks and rows of large problems, worked out in 128 bits.
     fn check<T: Tiles>() {
@@ -391,12 +391,12 @@ mod tests {
 
     #[test]
     fn addresses_in_the_accumulator_have_64_bits() {
-        check::<DefaultTiles<64>>();
-        check::<DefaultTiles<96>>();
-        check::<DefaultTiles<128>>();
-        check::<DefaultTiles<192>>();
-        check::<DefaultTiles<256>>();
-        check::<WideTiles<128>>();
-        check::<ValueTiles<192, 128>>();
+        check::<tiles!(64, 64, Default)>();
+        check::<tiles!(96, 96, Default)>();
+        check::<tiles!(128, 128, Default)>();
+        check::<tiles!(192, 192, Default)>();
+        check::<tiles!(256, 256, Default)>();
+        check::<tiles!(128, 128, Wide)>();
+        check::<tiles!(192, 128, Default)>();
     }
 }

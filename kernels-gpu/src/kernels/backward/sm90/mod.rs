@@ -98,57 +98,94 @@ const fn n8(columns: u32) -> usize {
     columns as usize / 8
 }
 
-/// The tiles of head_dim `D` in the default shape.
-pub struct DefaultTiles<const D: u32>;
+/// The tiles of a variant in the [`TileShape`] of this number; with them, how many fragments lie across a warpgroup's registers: of Sᵀ, of its piece of a block
+/// of dQ, of the columns of dQ that it rounds at once, of dK and of dV. [`tiles`] names the type.
+pub struct VariantTiles<
+    const HEAD_DIM: u32,
+    const VALUE_DIM: u32,
+    const SHAPE: u32,
+    const SCORES: usize,
+    const QUERIES: usize,
+    const ROUNDED: usize,
+    const KEYS: usize,
+    const VALUES: usize,
+>;
 
-/// The tiles of head_dim `D` in the shape [`TileShape::Wide`].
-pub struct WideTiles<const D: u32>;
-
-/// The tiles of keys of `D` columns and values of `V`, in the default shape.
-pub struct ValueTiles<const D: u32, const V: u32>;
-
-macro_rules! tiles {
-    ($($shape:ident $tiles:ident: $($head_dim:literal)*;)*) => {$(
-        impl<const D: u32> Blocks for $tiles<D> {
-            const HEAD_DIM: u32 = D;
-            const CONFIG: TileConfig = config::tma_backward(D, D, TileShape::$shape);
-            const ACCUM_COLUMNS: u32 = config::padded_columns(D);
-            const INTERLEAVED: bool = true;
-        }
-
-        $(impl Tiles for $tiles<$head_dim> {
-            const SHAPE: TileShape = TileShape::$shape;
-            type Scores = RegisterTile<1, { n8(Self::CONFIG.block_q) }>;
-            type KeyGradient = RegisterTile<1, { n8($head_dim) }>;
-            type ValueGradient = Self::KeyGradient;
-            type QueryGradient = RegisterTile<1, { n8(if Self::SCHEDULE.queries_down { Self::CONFIG.block_q } else { 64 }) }>;
-            type QueryGradientOfHalf = RegisterTile<1, { n8(32) }>;
-            type Rounded = RegisterTile<1, { n8(if Self::SCHEDULE.by_product { $head_dim / 2 } else { $head_dim }) }>;
-        })*
-    )*};
-}
-tiles! {
-    Default DefaultTiles: 64 96 128 192 256;
-    Wide WideTiles: 128;
-}
-
-impl<const D: u32, const V: u32> Blocks for ValueTiles<D, V> {
-    const HEAD_DIM: u32 = D;
-    const CONFIG: TileConfig = config::tma_backward(D, V, TileShape::Default);
-    const ACCUM_COLUMNS: u32 = config::padded_columns(D);
+impl<
+    const HEAD_DIM: u32,
+    const VALUE_DIM: u32,
+    const SHAPE: u32,
+    const SCORES: usize,
+    const QUERIES: usize,
+    const ROUNDED: usize,
+    const KEYS: usize,
+    const VALUES: usize,
+> Blocks for VariantTiles<HEAD_DIM, VALUE_DIM, SHAPE, SCORES, QUERIES, ROUNDED, KEYS, VALUES>
+{
+    const HEAD_DIM: u32 = HEAD_DIM;
+    const CONFIG: TileConfig =
+        config::tma_backward(HEAD_DIM, VALUE_DIM, TileShape::numbered(SHAPE));
+    const ACCUM_COLUMNS: u32 = config::padded_columns(HEAD_DIM);
     const INTERLEAVED: bool = true;
 }
 
-impl Tiles for ValueTiles<192, 128> {
-    const VALUE_DIM: u32 = 128;
-    const SHAPE: TileShape = TileShape::Default;
-    type Scores = RegisterTile<1, { n8(Self::CONFIG.block_q) }>;
-    type KeyGradient = RegisterTile<1, { n8(192) }>;
-    type ValueGradient = RegisterTile<1, { n8(128) }>;
-    type QueryGradient = RegisterTile<1, { n8(64) }>;
+impl<
+    const HEAD_DIM: u32,
+    const VALUE_DIM: u32,
+    const SHAPE: u32,
+    const SCORES: usize,
+    const QUERIES: usize,
+    const ROUNDED: usize,
+    const KEYS: usize,
+    const VALUES: usize,
+> Tiles for VariantTiles<HEAD_DIM, VALUE_DIM, SHAPE, SCORES, QUERIES, ROUNDED, KEYS, VALUES>
+where
+    RegisterTile<1, SCORES>: WarpgroupTile,
+    RegisterTile<1, QUERIES>: WarpgroupTile,
+    RegisterTile<1, KEYS>: WarpgroupTile,
+    RegisterTile<1, VALUES>: WarpgroupTile,
+{
+    const VALUE_DIM: u32 = VALUE_DIM;
+    const SHAPE: TileShape = TileShape::numbered(SHAPE);
+    type Scores = RegisterTile<1, SCORES>;
+    type KeyGradient = RegisterTile<1, KEYS>;
+    type ValueGradient = RegisterTile<1, VALUES>;
+    type QueryGradient = RegisterTile<1, QUERIES>;
     type QueryGradientOfHalf = RegisterTile<1, { n8(32) }>;
-    type Rounded = RegisterTile<1, { n8(32) }>;
+    type Rounded = RegisterTile<1, ROUNDED>;
 }
+
+/// Fragments of Sᵀ, of a piece of a block of dQ, and of the columns of dQ that are rounded at once.
+pub(crate) const fn fragments(head_dim: u32, value_dim: u32, shape: TileShape) -> [usize; 3] {
+    let schedule = TmaBackward::of(head_dim, value_dim, shape);
+    let queries = if schedule.queries_down {
+        schedule.block_q
+    } else {
+        64
+    };
+    [
+        n8(schedule.block_q),
+        n8(queries),
+        n8(schedule.rounded(head_dim)),
+    ]
+}
+
+/// The type of the tiles of so many columns of keys and of values in a shape.
+macro_rules! tiles {
+    ($head_dim:literal, $value_dim:literal, $shape:ident) => {
+        $crate::kernels::backward::sm90::VariantTiles<
+            $head_dim,
+            $value_dim,
+            { $crate::variants::TileShape::$shape as u32 },
+            { $crate::kernels::backward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[0] },
+            { $crate::kernels::backward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[1] },
+            { $crate::kernels::backward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[2] },
+            { $head_dim / 8 },
+            { $value_dim / 8 },
+        >
+    };
+}
+pub(crate) use tiles;
 
 impl<T: Tiles> Tiles for Profiled<T> {
     const VALUE_DIM: u32 = T::VALUE_DIM;

@@ -175,32 +175,58 @@ const fn n8(columns: u32) -> usize {
     columns as usize / 8
 }
 
-/// The tiles of head_dim `D` in the default shape.
-pub struct DefaultTiles<const D: u32>;
+/// The tiles of a variant in the [`TileShape`] of this number; with them, how many fragments of S and of O lie across a warpgroup's registers. [`tiles`] names
+/// the type.
+pub struct VariantTiles<
+    const HEAD_DIM: u32,
+    const VALUE_DIM: u32,
+    const SHAPE: u32,
+    const SCORES: usize,
+    const OUTPUT: usize,
+>;
 
-/// The tiles of head_dim `D` in the shape [`TileShape::Compact`].
-pub struct CompactTiles<const D: u32>;
-
-/// The tiles of head_dim `D` in the shape [`TileShape::Grouped`].
-pub struct GroupedTiles<const D: u32>;
-
-/// The tiles of head_dim `D` in the shape [`TileShape::Wide`].
-pub struct WideTiles<const D: u32>;
-
-macro_rules! tiles {
-    ($tiles:ident, $shape:ident: $($head_dim:literal)*) => {$(
-        impl Tiles for $tiles<$head_dim> {
-            const HEAD_DIM: u32 = $head_dim;
-            const SHAPE: TileShape = TileShape::$shape;
-            type Scores = RegisterTile<1, { n8(Self::CONFIG.block_k) }>;
-            type Output = RegisterTile<1, { n8($head_dim) / if Self::SHARES_ROWS { 2 } else { 1 } }>;
-        }
-    )*};
+impl<
+    const HEAD_DIM: u32,
+    const VALUE_DIM: u32,
+    const SHAPE: u32,
+    const SCORES: usize,
+    const OUTPUT: usize,
+> Tiles for VariantTiles<HEAD_DIM, VALUE_DIM, SHAPE, SCORES, OUTPUT>
+where
+    RegisterTile<1, SCORES>: WarpgroupTile,
+    RegisterTile<1, OUTPUT>: WarpgroupTile,
+{
+    const HEAD_DIM: u32 = HEAD_DIM;
+    const VALUE_DIM: u32 = VALUE_DIM;
+    const SHAPE: TileShape = TileShape::numbered(SHAPE);
+    type Scores = RegisterTile<1, SCORES>;
+    type Output = RegisterTile<1, OUTPUT>;
 }
-tiles!(DefaultTiles, Default: 64 96 128 192 256 512);
-tiles!(CompactTiles, Compact: 64 96 128 192 256);
-tiles!(WideTiles, Wide: 64 128);
-tiles!(GroupedTiles, Grouped: 64 128);
+
+/// Fragments of S and of O across a warpgroup's registers.
+pub(crate) const fn fragments(head_dim: u32, value_dim: u32, shape: TileShape) -> [usize; 2] {
+    let schedule = TmaForward::of(head_dim, value_dim, shape);
+    let columns = if schedule.shares_rows {
+        value_dim / 2
+    } else {
+        value_dim
+    };
+    [n8(schedule.block_k), n8(columns)]
+}
+
+/// The type of the tiles of so many columns of keys and of values in a shape.
+macro_rules! tiles {
+    ($head_dim:literal, $value_dim:literal, $shape:ident) => {
+        $crate::kernels::forward::sm90::VariantTiles<
+            $head_dim,
+            $value_dim,
+            { $crate::variants::TileShape::$shape as u32 },
+            { $crate::kernels::forward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[0] },
+            { $crate::kernels::forward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[1] },
+        >
+    };
+}
+pub(crate) use tiles;
 
 impl<T: Tiles> Tiles for Profiled<T> {
     const HEAD_DIM: u32 = T::HEAD_DIM;
@@ -210,22 +236,6 @@ impl<T: Tiles> Tiles for Profiled<T> {
     type Scores = T::Scores;
     type Output = T::Output;
 }
-
-/// The tiles of head_dim `D` in the default shape, whose values have `V` columns.
-pub struct ValueTiles<const D: u32, const V: u32>;
-
-macro_rules! value_tiles {
-    ($($head_dim:literal / $value_dim:literal)*) => {$(
-        impl Tiles for ValueTiles<$head_dim, $value_dim> {
-            const HEAD_DIM: u32 = $head_dim;
-            const VALUE_DIM: u32 = $value_dim;
-            const SHAPE: TileShape = TileShape::Default;
-            type Scores = RegisterTile<1, { n8(Self::CONFIG.block_k) }>;
-            type Output = RegisterTile<1, { n8($value_dim) / if Self::SHARES_ROWS { 2 } else { 1 } }>;
-        }
-    )*};
-}
-value_tiles!(192/128 64/256 64/512);
 
 /// Claims tiles until none are left.
 ///

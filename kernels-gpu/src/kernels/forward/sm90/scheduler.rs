@@ -219,9 +219,13 @@ pub unsafe fn announce(layout: Layout, slot: Ring, work: WorkTile, listed: Liste
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CompactTiles, DefaultTiles, GroupedTiles};
+    use super::super::tiles;
     use super::*;
     use std::collections::HashSet;
+
+    type Compact = tiles!(64, 64, Compact);
+    type Default = tiles!(128, 128, Default);
+    type Grouped = tiles!(64, 64, Grouped);
 
     #[test]
     fn rows_of_a_pack_are_every_query_of_each_of_its_heads() {
@@ -231,21 +235,21 @@ mod tests {
             let all: HashSet<_> = (0..3 * 64)
                 .map(|row| {
                     let (head, query) = (
-                        packing.head::<CompactTiles<64>>(5, row),
-                        packing.query::<CompactTiles<64>>(row),
+                        packing.head::<Compact>(5, row),
+                        packing.query::<Compact>(row),
                     );
                     let first = row / 64 * 64;
                     let first = (
-                        packing.head::<CompactTiles<64>>(5, first),
-                        packing.query::<CompactTiles<64>>(first),
+                        packing.head::<Compact>(5, first),
+                        packing.query::<Compact>(first),
                     );
-                    assert_eq!(packing.first_row::<CompactTiles<64>>(head, query), first);
+                    assert_eq!(packing.first_row::<Compact>(head, query), first);
                     (head, query)
                 })
                 .collect();
-            assert_eq!(packing.rows_of_tile::<CompactTiles<64>>(0, 10_000), 64);
-            assert_eq!(packing.rows_of_tile::<GroupedTiles<64>>(0, 10_000), 128);
-            assert_eq!(packing.rows_of_tile::<CompactTiles<64>>(0, 1), heads);
+            assert_eq!(packing.rows_of_tile::<Compact>(0, 10_000), 64);
+            assert_eq!(packing.rows_of_tile::<Grouped>(0, 10_000), 128);
+            assert_eq!(packing.rows_of_tile::<Compact>(0, 1), heads);
             let expected = (5 * heads..6 * heads)
                 .flat_map(|head| (0..3 * 64 / heads).map(move |query| (head, query)));
             assert_eq!(all, expected.collect());
@@ -256,10 +260,10 @@ mod tests {
     fn rows_of_one_head_are_its_queries() {
         for row in [0, 63, 64, 200] {
             let packing = PackGqa { heads_log2: 0 };
-            assert_eq!(packing.query::<CompactTiles<128>>(row), row);
-            assert_eq!(packing.head::<CompactTiles<128>>(7, row), 7);
-            assert_eq!(packing.query::<DefaultTiles<128>>(row), row);
-            assert_eq!(packing.head::<DefaultTiles<128>>(7, row), 7);
+            assert_eq!(packing.query::<Compact>(row), row);
+            assert_eq!(packing.head::<Compact>(7, row), 7);
+            assert_eq!(packing.query::<Default>(row), row);
+            assert_eq!(packing.head::<Default>(7, row), 7);
         }
     }
 }
