@@ -45,6 +45,7 @@ macro_rules! for_each_variant {
             forward_sm90a_bf16_d64:          TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64 }
             forward_sm90a_bf16_d96:          TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 96 }
             forward_sm90a_bf16_d128:         TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 128 }
+            forward_sm90a_bf16_d160:         TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 160 }
             forward_sm90a_bf16_d192:         TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 192 }
             forward_sm90a_bf16_d256:         TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 256 }
             forward_sm90a_bf16_d512:         TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 512 }
@@ -58,6 +59,7 @@ macro_rules! for_each_variant {
             forward_sm90a_f16_d64:           TmaForward { arch: Sm90a, dtype: F16, head_dim: 64 }
             forward_sm90a_f16_d96:           TmaForward { arch: Sm90a, dtype: F16, head_dim: 96 }
             forward_sm90a_f16_d128:          TmaForward { arch: Sm90a, dtype: F16, head_dim: 128 }
+            forward_sm90a_f16_d160:          TmaForward { arch: Sm90a, dtype: F16, head_dim: 160 }
             forward_sm90a_f16_d192:          TmaForward { arch: Sm90a, dtype: F16, head_dim: 192 }
             forward_sm90a_f16_d256:          TmaForward { arch: Sm90a, dtype: F16, head_dim: 256 }
             forward_sm90a_f16_d512:          TmaForward { arch: Sm90a, dtype: F16, head_dim: 512 }

@@ -217,7 +217,7 @@ fn cliff(case: Case) -> Case {
 pub fn padded() -> Vec<Case> {
     let mut cases = Vec::new();
     for (at, head_dim) in [
-        8, 56, 72, 96, 104, 136, 192, 200, 248, 256, 264, 384, 440, 512,
+        8, 56, 72, 96, 104, 136, 160, 176, 192, 200, 248, 256, 264, 384, 440, 512,
     ]
     .into_iter()
     .enumerate()

@@ -181,7 +181,7 @@ mod tests {
         let row = "| `forward` | 8.0 and newer | bf16, fp16 | any multiple of 8 up to 512 (padded to 32, 64, 128, 256, 512) | \
                    right_bound, left_bound, lengths, prefix, block_mask, pages, score, edit_partial, dropout, pad_columns, sinks, head_scale |\n";
         assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
-        let row = "| `forward` | 9.0 only | bf16, fp16 | any multiple of 8 up to 512 (padded to 64, 96, 128, 192, 256, 512, 64/256, 64/512, 192/128) | \
+        let row = "| `forward` | 9.0 only | bf16, fp16 | any multiple of 8 up to 512 (padded to 64, 96, 128, 160, 192, 256, 512, 64/256, 64/512, 192/128) | \
                    right_bound, left_bound, lengths, prefix, block_mask (of 64, 96, 128, 512, 64/512, 192/128), pages, score, edit_partial (of 64, 96, 128, 512, 64/512, 192/128), dropout, sinks |\n";
         assert!(matrix(VARIANTS).contains(row), "{}", matrix(VARIANTS));
         let row = "| `backward`, compact tiles | 8.0 and newer | bf16, fp16 | any multiple of 8 up to 256 (padded to 128, 256) | \

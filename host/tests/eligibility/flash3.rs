@@ -42,11 +42,12 @@ fn it_serves_first_on_hopper_and_on_no_other_device() {
 #[test]
 fn every_multiple_of_8_goes_to_the_smallest_kernel_that_holds_it() {
     for head_dim in (8..=256).step_by(8) {
-        let compiled = [64, 96, 128, 192, 256]
-            .into_iter()
-            .find(|compiled| head_dim <= *compiled)
-            .unwrap();
-        for (batch, seqlen, tiles) in [(1, 64, "_compact"), (100, 512, "")] {
+        let holds = |compiled: &&usize| head_dim <= **compiled;
+        let compact = [64, 96, 128, 192, 256].iter().find(holds).unwrap();
+        let default = [64, 96, 128, 160, 192, 256].iter().find(holds).unwrap();
+        for (batch, seqlen, compiled, tiles) in
+            [(1, 64, compact, "_compact"), (100, 512, default, "")]
+        {
             let problem = Problem::builder(Dtype::F16)
                 .batch(batch)
                 .seqlen(seqlen)
@@ -73,6 +74,7 @@ fn values_of_other_columns_go_to_the_kernel_of_the_fewest_columns_that_holds_the
         (72, 512, "d512"),
         (128, 8, "d128"),
         (136, 64, "d192_v128"),
+        (136, 136, "d160"),
         (192, 128, "d192_v128"),
         (192, 136, "d192"),
     ] {

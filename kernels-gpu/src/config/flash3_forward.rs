@@ -16,7 +16,7 @@ pub const TMA_LENGTHS: u32 = 2 * TMA_SLOTS;
 /// |---|---|---|---|---|---|
 /// | head_dim 64 | 2 × 64 | 128 | 2, 3 | its place | 1 |
 /// | 96, 128 | 2 × 64 | 128 | 2, 2 | its place | 1 |
-/// | 192 | 2 × 64 | 80 | 1, 2 | its place | 1 |
+/// | 160, 192 | 2 × 64 | 80 | 1, 2 | its place | 1 |
 /// | 256 | 2 × 64 | 80 | 1, 2 | none: from the registers | 1 |
 /// | 512 | 2, the same 64 | 32 | 1, 2 | none | 1 |
 /// | 192, values of 128 | 2 × 64 | 128 | 1, 2 | none | 1 |
@@ -201,7 +201,9 @@ impl TmaForward {
             (TileShape::Default, 96, 96) | (TileShape::Default, 128, 128) => {
                 TmaForward::HEAD_DIM_128
             }
-            (TileShape::Default, 192, 192) => TmaForward::HEAD_DIM_192,
+            (TileShape::Default, 160, 160) | (TileShape::Default, 192, 192) => {
+                TmaForward::HEAD_DIM_192
+            }
             (TileShape::Default, 256, 256) => TmaForward::HEAD_DIM_256,
             (TileShape::Default, 512, 512) => TmaForward::HEAD_DIM_512,
             (TileShape::Default, 192, 128) => TmaForward::HEAD_DIM_192_VALUES_128,

@@ -133,7 +133,7 @@ const MASKS: [Mask; 4] = [
 /// `(heads_q, heads_k)`.
 const HEADS: [(usize, usize); 4] = [(4, 2), (2, 2), (8, 1), (3, 1)];
 
-const HEAD_DIMS: [usize; 6] = [128, 64, 96, 128, 256, 192];
+const HEAD_DIMS: [usize; 7] = [128, 64, 96, 128, 256, 192, 160];
 
 /// All lengths in pages of all sizes; the rest goes round.
 pub fn all() -> Vec<PagedCase> {

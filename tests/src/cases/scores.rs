@@ -44,7 +44,7 @@ const LENGTHS: [(usize, usize); 6] = [
 const HEADS: [(usize, usize, usize); 4] = [(1, 2, 2), (2, 4, 2), (2, 3, 1), (1, 1, 1)];
 
 /// Of flash2's kernels, flash3's, and two that both pad. The second 192 is with values of 128 columns.
-const HEAD_DIMS: [usize; 9] = [64, 128, 32, 96, 256, 192, 40, 192, 264];
+const HEAD_DIMS: [usize; 10] = [64, 128, 32, 96, 256, 192, 40, 192, 264, 160];
 
 /// Sequences of different lengths: packed, padded, of queries and keys alike and not, empty ones, a query each.
 const OF_LENGTHS: [Lengths; 5] = [

@@ -63,7 +63,7 @@ const SMALL: [(usize, usize, Mask); 5] = [
 ];
 
 /// head_dims of each kind of kernel, those of flash2 among them.
-const HEAD_DIMS: [usize; 6] = [64, 128, 32, 96, 192, 256];
+const HEAD_DIMS: [usize; 7] = [64, 128, 32, 96, 192, 256, 160];
 
 /// A small problem of each kind with each of these head_dims.
 pub fn small(head_dims: &[usize]) -> Vec<Case> {
