@@ -1,6 +1,6 @@
 """Two builds of the Python package, timed alternately case by case: what a change costs.
 
-    python3 tests/benches/turns.py OLD NEW [--sets dense,packed] [--turns 6] [--again rows.json] [--json rows.json]
+    python3 tests/benches/turns.py OLD NEW [--sets "dense;packed"] [--turns 6] [--again rows.json] [--json rows.json]
 
 OLD and NEW are folders with a package `ferroflash`. Each is a process of its own on the same GPU, with the same inputs; a case is made in both, and
 then they are timed in turn, old new new old, so that clocks and temperature are nearly the same for both. Medians count. The mean over all cases repeats to
@@ -40,7 +40,7 @@ def cases() -> list[tuple[str, dict[str, Any]]]:
             made += [("soft cap", base | {"softcap": 30.0}), ("ALiBi", base | {"alibi": True})]
             made += [("dropout", base | {"dropout_p": 0.1}), ("dropout, packed", packed | {"dropout_p": 0.1})]
             made += [("grouped heads", base | {"hk": 512 // d}), ("f16", base | {"f16": True})]
-        for d in (96, 192):
+        for d in (96, 160, 192):
             for causal in (False, True):
                 made.append(("other head_dims", {"d": d, "h": 16, "b": 4, "s": 4096, "causal": causal, "backward": backward}))
     for b, n in ((8, 8192), (64, 1024), (64, 8192), (8, 32768)):
@@ -186,12 +186,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("old")
     parser.add_argument("new")
-    parser.add_argument("--sets", help="some sets, separated by commas; unless given, all")
+    parser.add_argument("--sets", help="some sets, separated by semicolons; unless given, all")
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--again", help="rows of a run, of which the 30 slowest cases run again")
     parser.add_argument("--json", help="where the rows go")
     a = parser.parse_args()
-    chosen = [case for case in cases() if a.sets is None or case[0] in a.sets.split(",")]
+    chosen = [case for case in cases() if a.sets is None or case[0] in a.sets.split(";")]
     if a.again:
         with open(a.again) as file:
             chosen = [(row["set"], row["case"]) for row in json.load(file)[:30]]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from . import _checks, _native
 from ._checks import DTYPES, FP8, Form, default_scale
-from ._inputs import LENGTHS, TABLE, unwanted
+from ._inputs import LENGTHS, unwanted
 from .expression import Given, Mask, Score, tensors_of
 
 # max_seqlen_q, max_seqlen_k, softmax_scale (None for its default), the keys to the left and to the right, and num_splits.
@@ -40,7 +40,7 @@ class Beside(NamedTuple):
     whatever they are."""
 
     names: tuple[str, ...] = ()
-    """Of the optional inputs, in the order of the table."""
+    """Of the optional inputs."""
     tensors: tuple[Tensor, ...] = ()
     """These; then those that expressions read."""
     score: Score | None = None
@@ -53,7 +53,7 @@ class Beside(NamedTuple):
     @staticmethod
     def of(inputs: Mapping[str, Tensor | None], given: Given | None = None, dropout_p: float = 0.0) -> Beside:
         """Of optional inputs by name, some of them None, and of expressions with what they take."""
-        named = {name: inputs[name] for name in TABLE if inputs.get(name) is not None}
+        named = {name: x for name, x in inputs.items() if x is not None}
         score, mask, params, read = (None, None, (), ()) if given is None else given
         return Beside(tuple(named), (*named.values(), *read), score, mask, params, dropout_p)
 
@@ -251,7 +251,7 @@ def plan(q: Tensor, k: Tensor, v: Tensor, numbers: Numbers, beside: Beside = NOT
         *(k.shape, k.stride(), k.dtype, k.device),
         *(v.shape, v.stride(), v.dtype, v.device),
         beside.names,
-        tuple(Form.of(x) for x, _name in zip(beside.tensors, beside.names)),
+        tuple([(x.shape, x.stride(), x.dtype, x.device) for x in beside.tensors[: len(beside.names)]]),
         *(beside.score, beside.mask, beside.dropout_p),
         *(head_dim_v, _precision(q)),
         *numbers,
@@ -262,6 +262,7 @@ def plan(q: Tensor, k: Tensor, v: Tensor, numbers: Numbers, beside: Beside = NOT
 def _kept(*key: Any) -> Plan:
     names, inputs, score, mask, dropout_p, head_dim_v, precision, *numbers = key[12:]
     forms = Form(*key[:4]), Form(*key[4:8]), Form(*key[8:12])
+    inputs = tuple(Form(*form) for form in inputs)
     return Plan(forms, Beside(names, inputs, score, mask, (), dropout_p), tuple(numbers), head_dim_v, precision)
 
 

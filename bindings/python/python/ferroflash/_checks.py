@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple, NoReturn
 
 import torch
@@ -177,14 +178,15 @@ def check_inputs(inputs: Mapping[str, Form], batch: int, q: Form) -> None:
             check_input(argument, given, row.dtypes, row.shape_of(sizes), q.device)
 
 
-def check_input(argument: str, given: Form, dtypes: Sequence[str], shape: tuple[int | str, ...], device: torch.device) -> None:
+def check_input(argument: str, given: Form, dtypes: tuple[str, ...], shape: tuple[int | str, ...], device: torch.device) -> None:
     """Whether a tensor has one of these types, is contiguous, on this device, and of this shape; a word in it is a number of 1 or more."""
-    allowed = [getattr(torch, dtype) for dtype in dtypes]
-    if given.dtype not in allowed:
+    if given.dtype not in (allowed := _types(dtypes)):
         raise TypeError(f"{argument} is {given.dtype}; {'allowed' if len(allowed) > 1 else 'needed'}: {', '.join(map(str, allowed))}")
     if given.device != device:
         raise TypeError(f"{argument} lies on {given.device}; needed: {device}, as q")
-    fits = len(given.shape) == len(shape) and all(n > 0 if isinstance(m, str) else n == m for n, m in zip(given.shape, shape))
+    fits = len(given.shape) == len(shape)
+    for n, m in zip(given.shape, shape):
+        fits = fits and (n > 0 if isinstance(m, str) else n == m)
     if not fits:
         words = "".join(f", 1 {word.removesuffix('s')} or more" for word in shape if isinstance(word, str))
         raise ValueError(f"{argument} has the shape {list(given.shape)}; needed: [{', '.join(map(str, shape))}]{words}")
@@ -192,6 +194,11 @@ def check_input(argument: str, given: Form, dtypes: Sequence[str], shape: tuple[
         if len(shape) == 1:
             raise ValueError(f"{argument} has the stride {given.strides[0]}; needed: 1")
         raise ValueError(f"{argument} has the strides {list(given.strides)}; needed: those of a contiguous tensor")
+
+
+@lru_cache
+def _types(names: tuple[str, ...]) -> list[torch.dtype]:
+    return [getattr(torch, name) for name in names]
 
 
 def check_integers(argument: str, given: Form, shape: tuple[int | str, ...], device: torch.device) -> None:

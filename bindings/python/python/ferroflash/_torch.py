@@ -152,12 +152,13 @@ def attention(
         result = DOOR.attention(q, k, v, _any_of(lengths), numbers)
         if result is not None:
             return result
-    if not _are_plain(q, k, v) or torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
-        q, k, v = _cast(q, k, v)
+    q, k, v = _cast(q, k, v)
     expressions = None if is_bare else expressions_of(q, score, mask, score_inputs)
-    named = dict(zip(LENGTHS, lengths)) | given | {"rng_state": _state(q, dropout_p, rng_state)}
+    named = {name: x for name, x in zip(LENGTHS, lengths) if x is not None} | given
+    if dropout_p != 0:
+        named["rng_state"] = _state(q, rng_state)
     for name, x in named.items():
-        if not (x is None or isinstance(x, Tensor)):
+        if not isinstance(x, Tensor):
             raise TypeError(f"{name} is {type(x).__name__}; allowed: torch.Tensor, or None")
     beside = Beside.of(named, expressions, dropout_p)
     if q.dtype is torch.float64 and q.is_cpu:
@@ -195,13 +196,9 @@ def _numbers(max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits)
     return *longest, number("softmax_scale", softmax_scale), *sides, whole("num_splits", num_splits)
 
 
-def _state(q: Tensor, dropout_p: float, rng_state: Any) -> Tensor | None:
+def _state(q: Tensor, rng_state: Any) -> Any:
     """Seed and offset of a call's dropout."""
-    if dropout_p == 0:
-        return None
-    if rng_state is None:
-        return torch.randint(_END_OF_SEEDS, (2,), dtype=torch.int64, device=q.device)
-    return rng_state
+    return torch.randint(_END_OF_SEEDS, (2,), dtype=torch.int64, device=q.device) if rng_state is None else rng_state
 
 
 def _wanted(beside: Beside) -> tuple[bool, ...]:
@@ -233,9 +230,10 @@ def _cast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
     for argument, given in (("q", q), ("k", k), ("v", v)):
         if not isinstance(given, Tensor):
             raise TypeError(f"{argument} is {type(given).__name__}; allowed: torch.Tensor")
-    if q.device.type not in ("cuda", "cpu") or not torch.is_autocast_enabled(q.device.type):
+    device = "cuda" if q.is_cuda else "cpu" if q.is_cpu else None
+    if device is None or not torch.is_autocast_enabled(device):
         return q, k, v
-    dtype = torch.get_autocast_dtype(q.device.type)
+    dtype = torch.get_autocast_dtype(device)
     # As PyTorch's own operators, which leave float64 as it is.
     return tuple(x.to(dtype) if x.is_floating_point() and x.dtype is not torch.float64 else x for x in (q, k, v))
 
@@ -310,16 +308,20 @@ def _are_plain(*tensors: Tensor) -> bool:
     for tensor in tensors:
         if type(tensor) not in _PLAIN:
             return False
-    return (
-        not torch.compiler.is_compiling()
-        and (tensors[0].is_cuda or tensors[0].is_cpu)
-        and torch._C._len_torch_dispatch_stack() == 0
-        and not torch._C._are_functorch_transforms_active()
-        and not in_forward_mode()
-        and not torch._C._is_tracing()
-        # The elements of such a tensor are the negatives of what lies in memory.
-        and not any(tensor.is_neg() for tensor in tensors)
-    )
+    if (
+        torch.compiler.is_compiling()
+        or not (tensors[0].is_cuda or tensors[0].is_cpu)
+        or torch._C._len_torch_dispatch_stack() != 0
+        or torch._C._are_functorch_transforms_active()
+        or in_forward_mode()
+        or torch._C._is_tracing()
+    ):
+        return False
+    for tensor in tensors:
+        # Its elements are the negatives of what lies in memory.
+        if tensor.is_neg():
+            return False
+    return True
 
 
 class _Attention(torch.autograd.Function):
