@@ -5,37 +5,39 @@
 //! other machines by all cores of the processor, with the same results up to rounding.
 //!
 //! ```
-//! use ferroflash::{Attention, Device, Dtype, Inputs, Mask, Outputs, Problem, Tensor, TensorMut};
-//! use half::bf16;
+//! use ferroflash::{Device, attend, bf16};
 //!
-//! // Two sequences of 128 tokens, eight query heads over two key and value heads.
-//! let problem = Problem::builder(Dtype::Bf16)
-//!     .batch(2)
-//!     .seqlen(128)
-//!     .heads_q(8)
-//!     .heads_k(2)
-//!     .head_dim(64)
-//!     .mask(Mask::Causal)
-//!     .build()?;
+//! // Two sequences of 128 tokens, eight query heads over two heads of keys and values, 64 columns.
+//! let (of_q, of_k) = ([2, 128, 8, 64], [2, 128, 2, 64]);
+//! let q = vec![bf16::from_f32(0.5); of_q.iter().product()];
+//! let k = vec![bf16::from_f32(0.25); of_k.iter().product()];
+//! let v = vec![bf16::from_f32(2.0); of_k.iter().product()];
 //!
-//! let q = vec![bf16::from_f32(0.5); 2 * 128 * 8 * 64];
-//! let k = vec![bf16::from_f32(0.25); 2 * 128 * 2 * 64];
-//! let v = vec![bf16::from_f32(2.0); 2 * 128 * 2 * 64];
+//! let attended = attend((&q, of_q), (&k, of_k), (&v, of_k)).causal().forward(&Device::best())?;
+//! assert!(attended.o.iter().all(|&o| o == bf16::from_f32(2.0))); // an average of equal values
+//!
+//! let gradients = attended.backward(&attended.o)?; // of the loss Σ o²/2
+//! assert_eq!(gradients.d_k.len(), k.len());
+//! println!("{}", attended.ran); // which backend, algorithm and kernels ran, and why the others did not
+//! # Ok::<(), ferroflash::Error>(())
+//! ```
+//!
+//! [`attend`] allocates what it returns. The calls below it write to memory that the caller owns, and say each step:
+//!
+//! ```
+//! use ferroflash::{Attention, Device, Dtype, Inputs, Mask, Outputs, Problem, Tensor, TensorMut, bf16};
+//!
+//! let problem = Problem::builder(Dtype::Bf16).batch(2).seqlen(128).heads_q(8).heads_k(2).head_dim(64).mask(Mask::Causal).build()?;
+//! let (of_q, of_k) = (problem.shape_q(), problem.shape_k());
+//! # let [q, k, v] = [of_q, of_k, of_k].map(|shape| vec![bf16::ONE; shape.iter().product()]);
 //! let mut o = vec![bf16::ZERO; q.len()];
-//! let mut lse = vec![0f32; 2 * 8 * 128];
+//! let mut lse = vec![0f32; problem.shape_lse().iter().product()];
 //!
-//! let device = Device::best();
-//! let attention = Attention::new(&device, problem)?;
-//! let inputs = Inputs::new(
-//!     &Tensor::bshd(&q, [2, 128, 8, 64])?,
-//!     &Tensor::bshd(&k, [2, 128, 2, 64])?,
-//!     &Tensor::bshd(&v, [2, 128, 2, 64])?,
-//! );
-//! let mut outputs = Outputs::new(TensorMut::bshd(&mut o, [2, 128, 8, 64])?, &mut lse);
+//! let attention = Attention::new(&Device::best(), problem)?;
+//! let inputs = Inputs::new(&Tensor::bshd(&q, of_q)?, &Tensor::bshd(&k, of_k)?, &Tensor::bshd(&v, of_k)?);
+//! let mut outputs = Outputs::new(TensorMut::bshd(&mut o, of_q)?, &mut lse);
 //! let ran = attention.forward(&inputs, &mut outputs)?;
-//!
-//! println!("{ran}"); // which backend, algorithm and kernels, and why the others did not
-//! assert!(o.iter().all(|&o| o == bf16::from_f32(2.0))); // an average of equal values
+//! # assert_eq!(o, v.repeat(4));
 //! # Ok::<(), ferroflash::Error>(())
 //! ```
 //!
@@ -66,6 +68,8 @@
 //! - What was chosen by name is never replaced; results say what ran and why ([`Ran`]).
 // Only `backend::cuda`, which calls the driver, and `raw`, whose callers have addresses, allow what is denied here.
 #![deny(unsafe_code)]
+
+pub mod attend;
 
 pub mod attention;
 
@@ -126,6 +130,7 @@ pub use arguments::{
     AppendInputs, AppendOutputs, DropoutRng, Gradients, Inputs, MergeInputs, OutputGradients,
     Outputs, RotateInputs, Saved, ScoreInputs,
 };
+pub use attend::attend;
 pub use attention::{Attention, Explanation, Ran};
 pub use backend::cuda::{Graph, Queue};
 pub use cache::PlanCache;
@@ -133,6 +138,7 @@ pub use device::Device;
 pub use dropout::dropout_mask;
 pub use dtype::{Dtype, Element, Scalar};
 pub use error::Error;
+pub use half::{bf16, f16};
 pub use merge::Merge;
 pub use operation::Done;
 pub use plan::{Algorithm, Backend};

@@ -10,6 +10,7 @@ mod score;
 pub use ferroflash_kernels::params::Argument;
 
 pub use driver::DriverError;
+pub use ferroflash_expression::ExpressionError;
 pub use plan::PlanError;
 pub use problem::ProblemError;
 pub use ptxas::PtxasError;
@@ -26,6 +27,9 @@ pub enum Error {
     /// A rotary position embedding, or what it is to turn, makes no sense; nothing was touched.
     #[error(transparent)]
     Rotary(#[from] RotaryError),
+    /// A closure of a score or a mask says nothing that kernels can compute; nothing was touched.
+    #[error(transparent)]
+    Expression(#[from] ExpressionError),
     /// Nothing here can serve the problem as asked; nothing was touched.
     #[error(transparent)]
     Plan(#[from] PlanError),

@@ -1,0 +1,411 @@
+//! The first call: [`attend`], attention as one writes it on paper. It allocates what it returns, and is a few lines over [`Attention`].
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use ferroflash_expression::{At, Cond, Num, Operand, ParamValue};
+
+use crate::arguments::{Gradients, Inputs, OutputGradients, Outputs, Saved};
+use crate::attention::{Attention, Ran};
+use crate::backend::cuda::CudaDevice;
+use crate::backend::cuda::memory::DeviceBuffer;
+use crate::device::Device;
+use crate::dtype::{Element, Scalar};
+use crate::error::{Error, ProblemError};
+use crate::problem::{Mask, Order, Problem, ProblemBuilder, Score};
+use crate::tensor::{Layout, ReadTensor, Tensor, TensorMut, Vector, VectorMut};
+
+/// o = softmax(q·kᵀ · softmax_scale, masked) · v, and its gradients.
+///
+/// Each tensor is its data and its shape, `[batch, seqlen, heads, head_dim]`, or `[seqlen, heads, head_dim]` for a batch of one. Data are a slice, a
+/// `Vec` or an array of `half::bf16`, `half::f16` or `f32`, or a [`DeviceBuffer`] of a GPU, and results lie where q does. In place of a
+/// shape there may be any [`Layout`].
+///
+/// The call says what it differs in from full attention, then where it runs:
+///
+/// ```
+/// use ferroflash::{Device, attend};
+///
+/// // One sequence of two tokens, one head of two columns.
+/// let shape = [1, 2, 1, 2];
+/// let (q, k, v) = ([1f32, 0.0, 0.0, 1.0], [1f32, 0.0, 0.0, 1.0], [1f32, 2.0, 3.0, 4.0]);
+///
+/// let attended = attend((&q, shape), (&k, shape), (&v, shape)).causal().forward(&Device::best())?;
+/// assert_eq!(attended.o[..2], [1.0, 2.0]); // the first token sees itself alone
+///
+/// let d_o = [1f32; 4];
+/// let gradients = attended.backward(&d_o)?;
+/// assert_eq!(gradients.d_v[2..], gradients.d_v[3..4].repeat(2));
+/// println!("{}", attended.ran); // the backend, the algorithm, the kernels, and why
+/// # Ok::<(), ferroflash::Error>(())
+/// ```
+///
+/// A call that is made often on a GPU is prepared once: [`Attention::prepare_forward`].
+pub fn attend<'a, Q, K, V>(
+    q: (Q, impl Shape),
+    k: (K, impl Shape),
+    v: (V, impl Shape),
+) -> Call<'a, Q::Element, Q::Place>
+where
+    Q: Data<'a>,
+    K: Data<'a, Element = Q::Element, Place = Q::Place>,
+    V: Data<'a, Element = Q::Element, Place = Q::Place>,
+{
+    let posed = || {
+        let (of_q, of_k, of_v) = (q.1.layout()?, k.1.layout()?, v.1.layout()?);
+        let (q, k, v) = (q.0.tensor(of_q)?, k.0.tensor(of_k)?, v.0.tensor(of_v)?);
+        let problem = Problem::of(Q::Element::DTYPE, of_q, of_k);
+        let problem = match of_v.head_dim == of_q.head_dim {
+            true => problem,
+            false => problem.head_dim_v(of_v.head_dim),
+        };
+        Ok((problem, Inputs::new(&q, &k, &v)))
+    };
+    Call {
+        place: q.0.place(),
+        posed: posed(),
+        element: PhantomData,
+    }
+}
+
+/// A call of [`attend`] that has not run yet. What is wrong with it is said when it runs.
+#[derive(Debug)]
+#[must_use = "nothing is computed before `forward`"]
+pub struct Call<'a, T, P> {
+    place: P,
+    posed: Result<(ProblemBuilder, Inputs<'a>), Error>,
+    element: PhantomData<T>,
+}
+
+impl<'a, T: Element, P: Place> Call<'a, T, P> {
+    /// A query sees the keys up to its own place; the last query stands at the last key ([`Mask::Causal`]).
+    pub fn causal(self) -> Self {
+        self.mask(Mask::Causal)
+    }
+
+    /// A query sees so many keys to its left and to its right, and its own ([`Mask::Window`]).
+    pub fn window(self, left: impl Into<Option<usize>>, right: impl Into<Option<usize>>) -> Self {
+        self.mask(Mask::Window {
+            left: left.into(),
+            right: right.into(),
+        })
+    }
+
+    /// Which keys a query sees.
+    pub fn mask(self, mask: Mask) -> Self {
+        self.problem(|problem| problem.mask(mask))
+    }
+
+    /// Which keys a query sees, as a closure of where a score lies says; beside [`Call::mask`], those that both show.
+    ///
+    /// ```
+    /// # use ferroflash::{Device, attend};
+    /// # let (x, shape) = ([0.5f32; 64], [1, 8, 1, 8]);
+    /// // Every second key.
+    /// let call = attend((&x, shape), (&x, shape), (&x, shape)).mask_where(|at| (at.k % 2).eq(0));
+    /// assert_eq!(call.forward(&Device::cpu())?.o, x);
+    /// # Ok::<(), ferroflash::Error>(())
+    /// ```
+    pub fn mask_where<R: Operand<Handle = Cond>>(self, f: impl FnOnce(At) -> R) -> Self {
+        self.and_then(|problem, inputs| Ok((problem.mask_expression(Mask::new(f)?), inputs)))
+    }
+
+    /// What takes the place of a score, q · k times softmax_scale, as a closure of it and of where it lies says.
+    ///
+    /// ```
+    /// # use ferroflash::{Device, attend};
+    /// # let (x, shape) = ([0.5f32; 64], [1, 8, 1, 8]);
+    /// // ALiBi: the further away, the less.
+    /// let call = attend((&x, shape), (&x, shape), (&x, shape));
+    /// let call = call.causal().score(|s, at| s - at.f32("slope") * (at.q - at.k).to_f32()).param("slope", 0.5f32);
+    /// # call.forward(&Device::cpu())?;
+    /// # Ok::<(), ferroflash::Error>(())
+    /// ```
+    pub fn score<R: Operand<Handle = Num>>(self, f: impl FnOnce(Num, At) -> R) -> Self {
+        self.and_then(|problem, inputs| Ok((problem.score(Score::new(f)?), inputs)))
+    }
+
+    /// A parameter that the score or the mask names ([`Inputs::score_param`]).
+    pub fn param(self, name: &'a str, value: impl Into<ParamValue>) -> Self {
+        self.inputs(|inputs| inputs.score_param(name, value))
+    }
+
+    /// A tensor that the score or the mask names ([`Inputs::score_tensor`]).
+    pub fn tensor(self, name: &'a str, tensor: ReadTensor<'a>) -> Self {
+        self.inputs(|inputs| inputs.score_tensor(name, tensor))
+    }
+
+    /// The factor of the scores; by default 1/√head_dim.
+    pub fn softmax_scale(self, softmax_scale: f32) -> Self {
+        self.problem(|problem| problem.softmax_scale(softmax_scale))
+    }
+
+    /// Each weight is 0 with probability `p`, the others are divided by 1 − p. Equal seeds and offsets drop the same weights.
+    pub fn dropout(self, p: f32, seed: u64, offset: u64) -> Self {
+        let call = self.problem(|problem| problem.dropout(p));
+        call.inputs(|inputs| inputs.dropout_rng(seed, offset))
+    }
+
+    /// The order of sums that gradients of long sequences gain from; the results of two runs may then differ in their last bits.
+    pub fn fastest(self) -> Self {
+        self.problem(|problem| problem.order(Order::Fastest))
+    }
+
+    /// Whatever else a problem may have.
+    pub fn problem(self, f: impl FnOnce(ProblemBuilder) -> ProblemBuilder) -> Self {
+        self.and_then(|problem, inputs| Ok((f(problem), inputs)))
+    }
+
+    /// Whatever else a call may be given: sinks, lengths, a block mask.
+    pub fn inputs(self, f: impl FnOnce(Inputs<'a>) -> Inputs<'a>) -> Self {
+        self.and_then(|problem, inputs| Ok((problem, f(inputs))))
+    }
+
+    fn and_then(
+        self,
+        f: impl FnOnce(ProblemBuilder, Inputs<'a>) -> Result<(ProblemBuilder, Inputs<'a>), Error>,
+    ) -> Self {
+        Call {
+            posed: self.posed.and_then(|(problem, inputs)| f(problem, inputs)),
+            ..self
+        }
+    }
+
+    /// Runs the forward pass and waits for it. Tensors of the host are copied to a GPU and back.
+    pub fn forward(self, device: &Device) -> Result<Attended<'a, T, P>, Error> {
+        let (problem, inputs) = self.posed?;
+        let problem = problem.build()?;
+        let attention = Attention::new(device, problem)?;
+        let [shape_o, shape_lse] = [n(problem.shape_o()), n(problem.shape_lse())];
+        let (mut o, mut lse) = (self.place.room::<T>(shape_o)?, self.place.room(shape_lse)?);
+        let layout = Layout::bshd(problem.shape_o())?;
+        let o_mut = P::tensor_mut(&mut o, layout)?;
+        let ran = attention.forward(&inputs, &mut Outputs::new(o_mut, P::vector_mut(&mut lse)))?;
+        Ok(Attended {
+            o,
+            lse,
+            ran,
+            attention,
+            inputs,
+            place: self.place,
+        })
+    }
+}
+
+/// What [`Call::forward`] gives.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Attended<'a, T: Element, P: Place> {
+    /// `[batch, seqlen_q, heads_q, head_dim_v]`, contiguous.
+    pub o: P::Buffer<T>,
+    /// `[batch, heads_q, seqlen_q]`: the natural logarithm of each row's sum of exponentials.
+    pub lse: P::Buffer<f32>,
+    /// What ran, and why.
+    pub ran: Ran,
+    attention: Attention,
+    inputs: Inputs<'a>,
+    place: P,
+}
+
+impl<T: Element, P: Place> Attended<'_, T, P> {
+    /// The problem that the call posed, and the device that it ran on: from here on the calls of [`Attention`] take over.
+    pub fn attention(&self) -> &Attention {
+        &self.attention
+    }
+
+    /// Runs the backward pass, given the gradient of o, `[batch, seqlen_q, heads_q, head_dim_v]`, contiguous, and waits for it.
+    pub fn backward<'d>(
+        &self,
+        d_o: impl Data<'d, Element = T, Place = P>,
+    ) -> Result<Differentiated<T, P>, Error> {
+        let problem = self.attention.problem();
+        let layout = Layout::bshd(problem.shape_o())?;
+        let shapes = [problem.shape_q(), problem.shape_k(), problem.shape_v()];
+        let [q, k, v] = shapes.map(|shape| self.place.room::<T>(n(shape)));
+        let (mut d_q, mut d_k, mut d_v) = (q?, k?, v?);
+        let [of_q, of_k, of_v] = shapes.map(Layout::bshd);
+        let ran = self.attention.backward(
+            &self.inputs,
+            &Saved::new(&P::tensor(&self.o, layout)?, P::vector(&self.lse)),
+            &OutputGradients::new(&d_o.tensor(layout)?),
+            &mut Gradients::new(
+                P::tensor_mut(&mut d_q, of_q?)?,
+                P::tensor_mut(&mut d_k, of_k?)?,
+                P::tensor_mut(&mut d_v, of_v?)?,
+            ),
+        )?;
+        Ok(Differentiated { d_q, d_k, d_v, ran })
+    }
+}
+
+/// What [`Attended::backward`] gives: gradients, each contiguous and of the shape of its tensor.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Differentiated<T: Element, P: Place> {
+    /// Of the queries.
+    pub d_q: P::Buffer<T>,
+    /// Of the keys.
+    pub d_k: P::Buffer<T>,
+    /// Of the values.
+    pub d_v: P::Buffer<T>,
+    /// What ran, and why.
+    pub ran: Ran,
+}
+
+fn n<const N: usize>(shape: [usize; N]) -> usize {
+    shape.iter().product()
+}
+
+/// How many entries a tensor has in each dimension, and where they lie.
+pub trait Shape {
+    /// In elements.
+    fn layout(self) -> Result<Layout, ProblemError>;
+}
+
+impl Shape for [usize; 4] {
+    fn layout(self) -> Result<Layout, ProblemError> {
+        Layout::bshd(self)
+    }
+}
+
+impl Shape for [usize; 3] {
+    fn layout(self) -> Result<Layout, ProblemError> {
+        Layout::thd(self)
+    }
+}
+
+impl Shape for Layout {
+    fn layout(self) -> Result<Layout, ProblemError> {
+        Ok(self)
+    }
+}
+
+/// Elements that [`attend`] reads: `&[T]`, `&Vec<T>`, `&[T; N]` and `&DeviceBuffer<T>`.
+pub trait Data<'a>: Copy {
+    /// Their type.
+    type Element: Element;
+    /// Where they lie.
+    type Place: Place;
+    /// Where they lie.
+    fn place(self) -> Self::Place;
+    /// A tensor of them.
+    fn tensor(self, layout: Layout) -> Result<Tensor<'a>, ProblemError>;
+}
+
+macro_rules! of_host {
+    ($($type:ty $(, $n:ident)?;)*) => {$(
+        impl<'a, T: Element $(, const $n: usize)?> Data<'a> for &'a $type {
+            type Element = T;
+            type Place = Host;
+
+            fn place(self) -> Host {
+                Host
+            }
+
+            fn tensor(self, layout: Layout) -> Result<Tensor<'a>, ProblemError> {
+                Tensor::strided(self, layout)
+            }
+        }
+    )*};
+}
+of_host! { [T]; Vec<T>; [T; N], N; }
+
+impl<'a, T: Element> Data<'a> for &'a DeviceBuffer<T> {
+    type Element = T;
+    type Place = Gpu;
+
+    fn place(self) -> Gpu {
+        Gpu(Arc::clone(self.device()))
+    }
+
+    fn tensor(self, layout: Layout) -> Result<Tensor<'a>, ProblemError> {
+        Tensor::device(self.slice(), layout)
+    }
+}
+
+/// Where the data of a call lie, and results are allocated: [`Host`] or [`Gpu`].
+pub trait Place {
+    /// Memory there.
+    type Buffer<T: Scalar>: std::fmt::Debug;
+    /// Memory for so many elements.
+    fn room<T: Scalar>(&self, n_elems: usize) -> Result<Self::Buffer<T>, Error>;
+    /// A tensor in such memory.
+    fn tensor<T: Scalar>(
+        buffer: &Self::Buffer<T>,
+        layout: Layout,
+    ) -> Result<Tensor<'_>, ProblemError>;
+    /// A tensor in such memory, to be written.
+    fn tensor_mut<T: Scalar>(
+        buffer: &mut Self::Buffer<T>,
+        layout: Layout,
+    ) -> Result<TensorMut<'_>, ProblemError>;
+    /// Such memory as a vector.
+    fn vector<T: Scalar>(buffer: &Self::Buffer<T>) -> Vector<'_>;
+    /// Such memory as a vector to be written.
+    fn vector_mut<T: Scalar>(buffer: &mut Self::Buffer<T>) -> VectorMut<'_>;
+}
+
+/// The host's memory: results are a `Vec`.
+#[derive(Clone, Copy, Debug)]
+pub struct Host;
+
+/// A GPU's memory: results are a [`DeviceBuffer`].
+#[derive(Clone, Debug)]
+pub struct Gpu(Arc<CudaDevice>);
+
+impl Place for Host {
+    type Buffer<T: Scalar> = Vec<T>;
+
+    fn room<T: Scalar>(&self, n_elems: usize) -> Result<Vec<T>, Error> {
+        Ok(vec![T::default(); n_elems])
+    }
+
+    fn tensor<T: Scalar>(buffer: &Vec<T>, layout: Layout) -> Result<Tensor<'_>, ProblemError> {
+        Tensor::strided(buffer, layout)
+    }
+
+    fn tensor_mut<T: Scalar>(
+        buffer: &mut Vec<T>,
+        layout: Layout,
+    ) -> Result<TensorMut<'_>, ProblemError> {
+        TensorMut::strided(buffer, layout)
+    }
+
+    fn vector<T: Scalar>(buffer: &Vec<T>) -> Vector<'_> {
+        buffer.into()
+    }
+
+    fn vector_mut<T: Scalar>(buffer: &mut Vec<T>) -> VectorMut<'_> {
+        buffer.into()
+    }
+}
+
+impl Place for Gpu {
+    type Buffer<T: Scalar> = DeviceBuffer<T>;
+
+    fn room<T: Scalar>(&self, n_elems: usize) -> Result<DeviceBuffer<T>, Error> {
+        Ok(DeviceBuffer::new(&self.0, n_elems)?)
+    }
+
+    fn tensor<T: Scalar>(
+        buffer: &DeviceBuffer<T>,
+        layout: Layout,
+    ) -> Result<Tensor<'_>, ProblemError> {
+        Tensor::device(buffer.slice(), layout)
+    }
+
+    fn tensor_mut<T: Scalar>(
+        buffer: &mut DeviceBuffer<T>,
+        layout: Layout,
+    ) -> Result<TensorMut<'_>, ProblemError> {
+        TensorMut::device(buffer.slice_mut(), layout)
+    }
+
+    fn vector<T: Scalar>(buffer: &DeviceBuffer<T>) -> Vector<'_> {
+        buffer.slice().into()
+    }
+
+    fn vector_mut<T: Scalar>(buffer: &mut DeviceBuffer<T>) -> VectorMut<'_> {
+        buffer.slice_mut().into()
+    }
+}
