@@ -1,24 +1,22 @@
 //! The first call: [`attend`], attention as one writes it on paper. It allocates what it returns, and is a few lines over [`Attention`].
 
 use std::marker::PhantomData;
-use std::sync::Arc;
 
 use ferroflash_expression::{At, Cond, Num, Operand, ParamValue};
 
 use crate::arguments::{Gradients, Inputs, OutputGradients, Outputs, Saved};
 use crate::attention::{Attention, Ran};
-use crate::backend::cuda::CudaDevice;
-use crate::backend::cuda::memory::DeviceBuffer;
 use crate::device::Device;
-use crate::dtype::{Element, Scalar};
-use crate::error::{Error, ProblemError};
+use crate::dtype::Element;
+use crate::error::Error;
+use crate::place::{Data, Place, Shape};
 use crate::problem::{Mask, Order, Problem, ProblemBuilder, Score};
-use crate::tensor::{Layout, ReadTensor, Tensor, TensorMut, Vector, VectorMut};
+use crate::tensor::{Layout, ReadTensor};
 
 /// o = softmax(q·kᵀ · softmax_scale, masked) · v, and its gradients.
 ///
 /// Each tensor is its data and its shape, `[batch, seqlen, heads, head_dim]`, or `[seqlen, heads, head_dim]` for a batch of one. Data are a slice, a
-/// `Vec` or an array of `half::bf16`, `half::f16` or `f32`, or a [`DeviceBuffer`] of a GPU, and results lie where q does. In place of a
+/// `Vec` or an array of `half::bf16`, `half::f16` or `f32`, or a [`DeviceBuffer`](crate::backend::cuda::memory::DeviceBuffer) of a GPU, and results lie where q does. In place of a
 /// shape there may be any [`Layout`].
 ///
 /// The call says what it differs in from full attention, then where it runs:
@@ -78,6 +76,14 @@ pub struct Call<'a, T, P> {
 }
 
 impl<'a, T: Element, P: Place> Call<'a, T, P> {
+    pub(crate) fn new(place: P, problem: ProblemBuilder, inputs: Inputs<'a>) -> Self {
+        Call {
+            place,
+            posed: Ok((problem, inputs)),
+            element: PhantomData,
+        }
+    }
+
     /// A query sees the keys up to its own place; the last query stands at the last key ([`Mask::Causal`]).
     pub fn causal(self) -> Self {
         self.mask(Mask::Causal)
@@ -254,158 +260,4 @@ pub struct Differentiated<T: Element, P: Place> {
 
 fn n<const N: usize>(shape: [usize; N]) -> usize {
     shape.iter().product()
-}
-
-/// How many entries a tensor has in each dimension, and where they lie.
-pub trait Shape {
-    /// In elements.
-    fn layout(self) -> Result<Layout, ProblemError>;
-}
-
-impl Shape for [usize; 4] {
-    fn layout(self) -> Result<Layout, ProblemError> {
-        Layout::bshd(self)
-    }
-}
-
-impl Shape for [usize; 3] {
-    fn layout(self) -> Result<Layout, ProblemError> {
-        Layout::thd(self)
-    }
-}
-
-impl Shape for Layout {
-    fn layout(self) -> Result<Layout, ProblemError> {
-        Ok(self)
-    }
-}
-
-/// Elements that [`attend`] reads: `&[T]`, `&Vec<T>`, `&[T; N]` and `&DeviceBuffer<T>`.
-pub trait Data<'a>: Copy {
-    /// Their type.
-    type Element: Element;
-    /// Where they lie.
-    type Place: Place;
-    /// Where they lie.
-    fn place(self) -> Self::Place;
-    /// A tensor of them.
-    fn tensor(self, layout: Layout) -> Result<Tensor<'a>, ProblemError>;
-}
-
-macro_rules! of_host {
-    ($($type:ty $(, $n:ident)?;)*) => {$(
-        impl<'a, T: Element $(, const $n: usize)?> Data<'a> for &'a $type {
-            type Element = T;
-            type Place = Host;
-
-            fn place(self) -> Host {
-                Host
-            }
-
-            fn tensor(self, layout: Layout) -> Result<Tensor<'a>, ProblemError> {
-                Tensor::strided(self, layout)
-            }
-        }
-    )*};
-}
-of_host! { [T]; Vec<T>; [T; N], N; }
-
-impl<'a, T: Element> Data<'a> for &'a DeviceBuffer<T> {
-    type Element = T;
-    type Place = Gpu;
-
-    fn place(self) -> Gpu {
-        Gpu(Arc::clone(self.device()))
-    }
-
-    fn tensor(self, layout: Layout) -> Result<Tensor<'a>, ProblemError> {
-        Tensor::device(self.slice(), layout)
-    }
-}
-
-/// Where the data of a call lie, and results are allocated: [`Host`] or [`Gpu`].
-pub trait Place {
-    /// Memory there.
-    type Buffer<T: Scalar>: std::fmt::Debug;
-    /// Memory for so many elements.
-    fn room<T: Scalar>(&self, n_elems: usize) -> Result<Self::Buffer<T>, Error>;
-    /// A tensor in such memory.
-    fn tensor<T: Scalar>(
-        buffer: &Self::Buffer<T>,
-        layout: Layout,
-    ) -> Result<Tensor<'_>, ProblemError>;
-    /// A tensor in such memory, to be written.
-    fn tensor_mut<T: Scalar>(
-        buffer: &mut Self::Buffer<T>,
-        layout: Layout,
-    ) -> Result<TensorMut<'_>, ProblemError>;
-    /// Such memory as a vector.
-    fn vector<T: Scalar>(buffer: &Self::Buffer<T>) -> Vector<'_>;
-    /// Such memory as a vector to be written.
-    fn vector_mut<T: Scalar>(buffer: &mut Self::Buffer<T>) -> VectorMut<'_>;
-}
-
-/// The host's memory: results are a `Vec`.
-#[derive(Clone, Copy, Debug)]
-pub struct Host;
-
-/// A GPU's memory: results are a [`DeviceBuffer`].
-#[derive(Clone, Debug)]
-pub struct Gpu(Arc<CudaDevice>);
-
-impl Place for Host {
-    type Buffer<T: Scalar> = Vec<T>;
-
-    fn room<T: Scalar>(&self, n_elems: usize) -> Result<Vec<T>, Error> {
-        Ok(vec![T::default(); n_elems])
-    }
-
-    fn tensor<T: Scalar>(buffer: &Vec<T>, layout: Layout) -> Result<Tensor<'_>, ProblemError> {
-        Tensor::strided(buffer, layout)
-    }
-
-    fn tensor_mut<T: Scalar>(
-        buffer: &mut Vec<T>,
-        layout: Layout,
-    ) -> Result<TensorMut<'_>, ProblemError> {
-        TensorMut::strided(buffer, layout)
-    }
-
-    fn vector<T: Scalar>(buffer: &Vec<T>) -> Vector<'_> {
-        buffer.into()
-    }
-
-    fn vector_mut<T: Scalar>(buffer: &mut Vec<T>) -> VectorMut<'_> {
-        buffer.into()
-    }
-}
-
-impl Place for Gpu {
-    type Buffer<T: Scalar> = DeviceBuffer<T>;
-
-    fn room<T: Scalar>(&self, n_elems: usize) -> Result<DeviceBuffer<T>, Error> {
-        Ok(DeviceBuffer::new(&self.0, n_elems)?)
-    }
-
-    fn tensor<T: Scalar>(
-        buffer: &DeviceBuffer<T>,
-        layout: Layout,
-    ) -> Result<Tensor<'_>, ProblemError> {
-        Tensor::device(buffer.slice(), layout)
-    }
-
-    fn tensor_mut<T: Scalar>(
-        buffer: &mut DeviceBuffer<T>,
-        layout: Layout,
-    ) -> Result<TensorMut<'_>, ProblemError> {
-        TensorMut::device(buffer.slice_mut(), layout)
-    }
-
-    fn vector<T: Scalar>(buffer: &DeviceBuffer<T>) -> Vector<'_> {
-        buffer.slice().into()
-    }
-
-    fn vector_mut<T: Scalar>(buffer: &mut DeviceBuffer<T>) -> VectorMut<'_> {
-        buffer.slice_mut().into()
-    }
 }

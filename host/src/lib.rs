@@ -69,7 +69,11 @@
 // Only `backend::cuda`, which calls the driver, and `raw`, whose callers have addresses, allow what is denied here.
 #![deny(unsafe_code)]
 
+pub mod place;
+
 pub mod attend;
+
+pub mod kv_cache;
 
 pub mod attention;
 
@@ -139,6 +143,7 @@ pub use dropout::dropout_mask;
 pub use dtype::{Dtype, Element, Scalar};
 pub use error::Error;
 pub use half::{bf16, f16};
+pub use kv_cache::KvCache;
 pub use merge::Merge;
 pub use operation::Done;
 pub use plan::{Algorithm, Backend};

@@ -1,5 +1,7 @@
 //! What the driver says, or why there is none; kernels that cannot be loaded.
 
+use std::ops::Range;
+
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
@@ -107,6 +109,18 @@ pub enum DriverError {
     /// `ptxas` does not serve, where a program compiles kernels ahead or names it.
     #[error(transparent)]
     Ptxas(Box<PtxasError>),
+    /// A copy within a buffer that leaves it, or overlaps itself.
+    #[error(
+        "elements {from:?} were to be copied to those from {to} on, in a buffer of {n_elems}; allowed: both inside, without a common element"
+    )]
+    CopyWithin {
+        /// What was to be copied.
+        from: Range<usize>,
+        /// Where to.
+        to: usize,
+        /// Elements of the buffer.
+        n_elems: usize,
+    },
     /// A copy between host and device of another length than the buffer.
     #[error("the buffer has {needed} elements; the host memory has {given}")]
     CopyLength {

@@ -1,5 +1,6 @@
 //! What can go wrong, by phase: the problem and its tensors, the plan, the driver; and of a rotary embedding. Data, so that a program can act on it.
 
+mod cache;
 mod driver;
 mod plan;
 mod problem;
@@ -9,6 +10,7 @@ mod score;
 
 pub use ferroflash_kernels::params::Argument;
 
+pub use cache::CacheError;
 pub use driver::DriverError;
 pub use ferroflash_expression::ExpressionError;
 pub use plan::PlanError;
@@ -30,6 +32,9 @@ pub enum Error {
     /// A closure of a score or a mask says nothing that kernels can compute; nothing was touched.
     #[error(transparent)]
     Expression(#[from] ExpressionError),
+    /// A cache of keys and values has no room, or no such sequence; nothing was changed.
+    #[error(transparent)]
+    Cache(#[from] CacheError),
     /// Nothing here can serve the problem as asked; nothing was touched.
     #[error(transparent)]
     Plan(#[from] PlanError),

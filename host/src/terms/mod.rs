@@ -13,6 +13,7 @@ mod mask_blocks;
 mod pass;
 mod precision;
 mod rotary;
+mod sequence;
 mod weights;
 
 pub use algorithm::{Algorithm, Backend};
@@ -24,4 +25,5 @@ pub use mask_blocks::{MaskBlocks, Unmapped};
 pub use pass::Pass;
 pub use precision::Precision;
 pub use rotary::{Direction, MAX_ROTARY_DIM, Pairs, Positions, QueryPositions, Turns};
+pub use sequence::Sequence;
 pub use weights::WeightsOf;

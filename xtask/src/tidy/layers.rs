@@ -7,7 +7,7 @@ const ROOM: &str = "host/src/";
 
 /// Its modules from the bottom to the top. The CPU's attention is a layer of its own below planning, which asks it for its memory;
 /// its rows of weights lie above the backends, since they copy from a GPU.
-const LAYERS: [&str; 26] = [
+const LAYERS: [&str; 28] = [
     "dtype",
     "terms",
     "error",
@@ -26,10 +26,12 @@ const LAYERS: [&str; 26] = [
     "prepared",
     "operation",
     "attention",
+    "place",
     "attend",
     "weights",
     "merge",
     "append",
+    "kv_cache",
     "rotate",
     "cache",
     "raw",

@@ -37,6 +37,8 @@ calls! {
         cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, n_bytes: usize, stream: CUstream);
     unsafe fn enqueue_copy_to_host(to: *mut c_void, from: CUdeviceptr, n_bytes: usize, stream: CUstream) =
         cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, n_bytes: usize, stream: CUstream);
+    unsafe fn enqueue_copy_on_device(to: CUdeviceptr, from: CUdeviceptr, n_bytes: usize, stream: CUstream) =
+        cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, n_bytes: usize, stream: CUstream);
     unsafe fn enqueue_fill(to: CUdeviceptr, value: u8, n_bytes: usize, stream: CUstream) =
         cuMemsetD8Async(to: CUdeviceptr, value: u8, n_bytes: usize, stream: CUstream);
 }
@@ -73,6 +75,23 @@ pub unsafe fn copy_to_host(
     }
     // SAFETY: as the caller promises.
     unsafe { enqueue_copy_to_host(to, from, n_bytes, stream) }
+}
+
+/// Enqueues a copy of `n_bytes` within device memory; nothing is done for 0 bytes.
+///
+/// # Safety
+/// Both ranges are valid until the copy is done, and do not overlap.
+pub unsafe fn copy_on_device(
+    to: CUdeviceptr,
+    from: CUdeviceptr,
+    n_bytes: usize,
+    stream: CUstream,
+) -> Result<(), DriverError> {
+    if n_bytes == 0 {
+        return Ok(());
+    }
+    // SAFETY: as the caller promises.
+    unsafe { enqueue_copy_on_device(to, from, n_bytes, stream) }
 }
 
 /// Enqueues the filling of `n_bytes` of device memory with one value; nothing is done for 0 bytes.

@@ -358,6 +358,7 @@ table! {
     cuMemGetInfo_v2: work::memory_info,
     cuMemcpyHtoDAsync_v2: work::copy,
     cuMemcpyDtoHAsync_v2: work::copy,
+    cuMemcpyDtoDAsync_v2: work::copy,
     cuLinkCreate_v2: link::create,
     cuLinkAddData_v2: link::add,
     cuLinkComplete: link::complete,

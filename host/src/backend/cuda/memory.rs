@@ -206,6 +206,36 @@ impl<T: Scalar> DeviceBuffer<T> {
         stream.synchronize(device)
     }
 
+    /// Copies elements to where others are, `to` the first of them, in the order of a stream; waits for the copy.
+    ///
+    /// # Errors
+    /// [`DriverError::Length`]: the buffer does not have all of them, or they overlap.
+    pub fn copy_within<'a>(
+        &mut self,
+        from: Range<usize>,
+        to: usize,
+        stream: impl Into<StreamRef<'a>>,
+    ) -> Result<(), DriverError> {
+        let n_elems = from.len();
+        let apart = from.start.abs_diff(to) >= n_elems;
+        if !apart || from.end > self.n_elems || to > self.n_elems - n_elems {
+            return Err(DriverError::CopyWithin {
+                from,
+                to,
+                n_elems: self.n_elems,
+            });
+        }
+        let (device, stream) = (&self.memory.device, stream.into());
+        let _current = device.enter()?;
+        let on = stream.usable_of(device)?;
+        let at = |elem: usize| self.memory.address() + (elem * size_of::<T>()) as u64;
+        // SAFETY: both ranges are the buffer's own and do not overlap; it is borrowed exclusively until the copy has been waited for.
+        unsafe {
+            extra::stream::copy_on_device(at(to), at(from.start), n_elems * size_of::<T>(), on)?
+        };
+        stream.synchronize(device)
+    }
+
     /// Makes every element zero, in the order of a stream; returns before it is done.
     pub fn zero<'a>(&mut self, stream: impl Into<StreamRef<'a>>) -> Result<(), DriverError> {
         let device = &self.memory.device;

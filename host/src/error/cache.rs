@@ -1,0 +1,47 @@
+//! What a cache of keys and values refuses.
+
+use crate::terms::Sequence;
+
+/// A call of a [`KvCache`](crate::KvCache) makes no sense, or there is no room for it; nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CacheError {
+    /// A pool without a page, a row, a head or a column, or with more pages than a table can name.
+    #[error(
+        "the pool is [n_pages, page_size, heads_k, head_dim] = {given:?}; allowed: 1 or more of each, pages up to 2147483647"
+    )]
+    Pool {
+        /// What was asked for.
+        given: [usize; 4],
+    },
+    /// Fewer pages are free than new rows need. Sequences that are removed or truncated give theirs back.
+    #[error(
+        "the new rows need {needed} pages; {free} are free: remove or truncate a sequence first"
+    )]
+    NoPages {
+        /// Pages that the call needs.
+        needed: usize,
+        /// Pages that no sequence has.
+        free: usize,
+    },
+    /// A sequence of another cache, or one that was removed.
+    #[error("{sequence:?} is no sequence of this cache, or was removed")]
+    Unknown {
+        /// Which one.
+        sequence: Sequence,
+    },
+    /// A sequence is in a batch twice.
+    #[error("{sequence:?} is in the batch twice; allowed: once")]
+    Twice {
+        /// Which one.
+        sequence: Sequence,
+    },
+    /// A tensor has not an entry for each sequence.
+    #[error("the tensor has batch {given}; needed: {needed}, one for each sequence")]
+    Batch {
+        /// Entries of the tensor.
+        given: usize,
+        /// Sequences of the call.
+        needed: usize,
+    },
+}
