@@ -1,4 +1,4 @@
-//! The first call: [`attend`], attention as one writes it on paper. It allocates what it returns, and is a few lines over [`Attention`].
+//! The first call: [`attend()`], attention as one writes it on paper. It allocates what it returns, and is a few lines over [`Attention`].
 
 use std::marker::PhantomData;
 
@@ -66,7 +66,7 @@ where
     }
 }
 
-/// A call of [`attend`] that has not run yet. What is wrong with it is said when it runs.
+/// A call of [`attend()`] that has not run yet. What is wrong with it is said when it runs.
 #[derive(Debug)]
 #[must_use = "nothing is computed before `forward`"]
 pub struct Call<'a, T, P> {

@@ -379,7 +379,7 @@ impl<T: Element, P: Place> KvCache<T, P> {
             .extend(batch.iter().map(|sequence| sequence.0).zip(grown.rows));
     }
 
-    /// Queries `[batch, seqlen_q, heads_q, head_dim]` of these sequences over all their rows: a call as [`attend`](crate::attend()) makes it.
+    /// Queries `[batch, seqlen_q, heads_q, head_dim]` of these sequences over all their rows: a call as [`attend()`](crate::attend()) makes it.
     pub fn attend<'a, Q>(
         &'a mut self,
         batch: &[Sequence],

@@ -22,7 +22,7 @@
 //! # Ok::<(), ferroflash::Error>(())
 //! ```
 //!
-//! [`attend`] allocates what it returns. The calls below it write to memory that the caller owns, and say each step:
+//! [`attend()`] allocates what it returns. The calls below it write to memory that the caller owns, and say each step:
 //!
 //! ```
 //! use ferroflash::{Attention, Device, Dtype, Inputs, Mask, Outputs, Problem, Tensor, TensorMut, bf16};

@@ -1,4 +1,4 @@
-//! Where the data of a call lie: what [`attend`](crate::attend()) and [`KvCache`](crate::KvCache) take and give, on the host and on a GPU.
+//! Where the data of a call lie: what [`attend()`](crate::attend()) and [`KvCache`](crate::KvCache) take and give, on the host and on a GPU.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -35,7 +35,7 @@ impl Shape for Layout {
     }
 }
 
-/// Elements that [`attend`] reads: `&[T]`, `&Vec<T>`, `&[T; N]` and `&DeviceBuffer<T>`.
+/// Elements that a call reads: `&[T]`, `&Vec<T>`, `&[T; N]` and `&DeviceBuffer<T>`.
 pub trait Data<'a>: Copy {
     /// Their type.
     type Element: Element;

@@ -209,7 +209,7 @@ impl<T: Scalar> DeviceBuffer<T> {
     /// Copies elements to where others are, `to` the first of them, in the order of a stream; waits for the copy.
     ///
     /// # Errors
-    /// [`DriverError::Length`]: the buffer does not have all of them, or they overlap.
+    /// [`DriverError::CopyWithin`]: the buffer does not have all of them, or they overlap.
     pub fn copy_within<'a>(
         &mut self,
         from: Range<usize>,
