@@ -15,8 +15,7 @@ use ferroflash::{
     validate,
 };
 use ferroflash_kernels::params::{
-    FASTEST, ForwardParams, Params, SHIFTED, SplitKv as Divided, TileList, TmaBackwardParams,
-    TmaForwardParams,
+    FASTEST, ForwardParams, Params, SHIFTED, SplitKv as Divided, TileList, TmaForwardParams,
 };
 use ferroflash_kernels::variants::Variant;
 use rand::rngs::StdRng;
@@ -124,21 +123,17 @@ fn decided(launch: &PlannedLaunch) -> Vec<String> {
         });
         decided.extend((schedule.stride > 1).then(|| "two shifted orders".to_owned()));
     }
-    match &launch.params {
-        Params::TmaForward(params) if params.pack_gqa_log2 > 0 => {
-            decided.push("packed heads".to_owned())
-        }
-        Params::Backward(pass) | Params::TmaBackward(TmaBackwardParams { pass, .. })
-            if pass.n_head_splits > 1 =>
-        {
-            let uneven = if pass.n_larger_head_splits > 0 {
-                "uneven "
-            } else {
-                ""
-            };
-            decided.push(format!("{uneven}shares of heads"));
-        }
-        _ => {}
+    if matches!(&launch.params, Params::TmaForward(params) if params.pack_gqa_log2 > 0) {
+        decided.push("packed heads".to_owned());
+    }
+    let pass = launch.params.backward();
+    if let Some(pass) = pass.filter(|pass| pass.n_head_splits > 1) {
+        let uneven = if pass.n_larger_head_splits > 0 {
+            "uneven "
+        } else {
+            ""
+        };
+        decided.push(format!("{uneven}shares of heads"));
     }
     decided
 }
