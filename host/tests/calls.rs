@@ -179,9 +179,18 @@ mod emulated {
         assert!(worst < 4e-3, "{worst}");
     }
 
+    fn agrees_with_the_cpu(emulated: &Results) {
+        let cpu = both_passes(&Attention::new(&Device::cpu(), problem()).unwrap()).unwrap();
+        close(&cpu.o, &emulated.o);
+        close(&cpu.d_q, &emulated.d_q);
+        close(&cpu.d_k, &emulated.d_k);
+        close(&cpu.d_v, &emulated.d_v);
+        let mut lse = cpu.lse.iter().zip(&emulated.lse);
+        assert!(lse.all(|(l, r)| (l - r).abs() < 1e-5));
+    }
+
     #[test]
     fn flash2_agrees_with_the_cpu() {
-        let cpu = both_passes(&Attention::new(&Device::cpu(), problem()).unwrap()).unwrap();
         let emulated = both_passes(&Attention::new(&device(), problem()).unwrap()).unwrap();
         assert_eq!(
             names(&emulated.ran[0]),
@@ -189,22 +198,12 @@ mod emulated {
         );
         assert_eq!(emulated.ran[1].kernels.len(), 3);
         assert_eq!(emulated.ran[1].algorithm, Algorithm::Flash2);
-        close(&cpu.o, &emulated.o);
-        close(&cpu.d_q, &emulated.d_q);
-        close(&cpu.d_k, &emulated.d_k);
-        close(&cpu.d_v, &emulated.d_v);
-        assert!(
-            cpu.lse
-                .iter()
-                .zip(&emulated.lse)
-                .all(|(l, r)| (l - r).abs() < 1e-5)
-        );
+        agrees_with_the_cpu(&emulated);
     }
 
     #[test]
     fn flash3_agrees_with_the_cpu() {
         let hopper = Device::emulated(EmulatorOptions::hopper(7));
-        let cpu = both_passes(&Attention::new(&Device::cpu(), problem()).unwrap()).unwrap();
         let emulated = both_passes(&Attention::new(&hopper, problem()).unwrap()).unwrap();
         assert_eq!(
             names(&emulated.ran[0]),
@@ -219,31 +218,18 @@ mod emulated {
             ]
         );
         assert_eq!(emulated.ran[1].algorithm, Algorithm::Flash3);
-        close(&cpu.o, &emulated.o);
-        close(&cpu.d_q, &emulated.d_q);
-        close(&cpu.d_k, &emulated.d_k);
-        close(&cpu.d_v, &emulated.d_v);
-        assert!(
-            cpu.lse
-                .iter()
-                .zip(&emulated.lse)
-                .all(|(l, r)| (l - r).abs() < 1e-5)
-        );
+        agrees_with_the_cpu(&emulated);
     }
 
     #[test]
     fn standard_agrees_with_the_cpu() {
-        let cpu = both_passes(&Attention::new(&Device::cpu(), problem()).unwrap()).unwrap();
         let attention = Attention::new(&device(), problem())
             .unwrap()
             .with_algorithm(Algorithm::Standard);
         let emulated = both_passes(&attention).unwrap();
         assert_eq!(emulated.ran[0].kernels.len(), 3);
         assert_eq!(emulated.ran[1].kernels.len(), 8);
-        close(&cpu.o, &emulated.o);
-        close(&cpu.d_q, &emulated.d_q);
-        close(&cpu.d_k, &emulated.d_k);
-        close(&cpu.d_v, &emulated.d_v);
+        agrees_with_the_cpu(&emulated);
     }
 
     #[test]

@@ -219,15 +219,7 @@ fn arrange(
         let head_stride = (head_dim + unit).next_multiple_of(unit);
         let row_stride = heads * head_stride + 2 * unit;
         let batch_stride = (seqlen + 1) * row_stride + unit;
-        Layout {
-            batch,
-            seqlen,
-            heads,
-            head_dim,
-            batch_stride,
-            row_stride,
-            head_stride,
-        }
+        Layout::strided(shape, [batch_stride, row_stride, head_stride])
     };
     Ok(match arrangement {
         Arrangement::Bshd => Layout::bshd(shape)?,

@@ -14,7 +14,7 @@ use crate::pages::{output, pool};
 use crate::reference::Reference;
 use crate::sample;
 use crate::subject::Subject;
-use crate::trial::{Refusal, vectors};
+use crate::trial::{Refusal, Vectors};
 
 /// Puts the subject through those cases of a set that have these numbers; panics with every failure.
 pub(crate) fn check_set(
@@ -143,13 +143,8 @@ fn forward<T: Element + Number>(
     )
     .k_descale(&cache.scales[0])
     .v_descale(&cache.scales[1]);
-    let vectors = vectors(case);
-    let [_, _, seqused_q, seqused_k, leftpad_k] = vectors.each_ref();
-    given.seqused_q = seqused_q.as_ref().map(Into::into);
-    given.seqused_k = seqused_k.as_ref().map(Into::into);
-    given.leftpad_k = leftpad_k.as_ref().map(Into::into);
+    let vectors = Vectors::of(case);
+    given = vectors.give(given);
     given.page_table = in_pages.then_some((&*cache.table).into());
-    let sinks = case.given_sinks();
-    given.sinks = sinks.vector();
     output::<T>(device, algorithm, problem, &given, case.arrangement)
 }

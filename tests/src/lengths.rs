@@ -1,5 +1,7 @@
 //! Sequences of different lengths: where each one's rows lie in the tensors of a case, said a second time.
 
+use ferroflash::arguments::Argument;
+
 /// The rows of one side's sequences: of q and o, or of k and v.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {
@@ -36,6 +38,24 @@ pub struct Lengths {
     pub q: Rows,
     /// Of k and v.
     pub k: Rows,
+}
+
+impl Lengths {
+    /// What says it to a call.
+    pub fn vectors(&self) -> Vec<(Argument, Vec<i32>)> {
+        let Lengths { q, k, .. } = self;
+        let all = [
+            (Argument::CuSeqlensQ, q.cu_seqlens()),
+            (Argument::CuSeqlensK, k.cu_seqlens()),
+            (Argument::SeqUsedQ, q.seqused()),
+            (Argument::SeqUsedK, k.seqused()),
+            (Argument::LeftpadK, k.leftpad_rows()),
+        ];
+        let given = all.into_iter();
+        given
+            .filter_map(|(argument, vector)| Some((argument, vector?)))
+            .collect()
+    }
 }
 
 /// The rows of a sequence, counted through all batch entries of the tensor.

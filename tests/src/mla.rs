@@ -10,7 +10,7 @@ use crate::inputs::Values;
 use crate::oracle::Output;
 use crate::pages::{Runs, chooses_alike, output, pool};
 use crate::subject::Subject;
-use crate::trial::{Refusal, vectors};
+use crate::trial::{Refusal, Vectors};
 
 /// Puts the subject through a set as a whole; panics with every failure.
 pub fn check_all(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[MlaCase]) {
@@ -100,14 +100,8 @@ fn forward<T: Element + Number>(
         filled(&k, problem.shape_k())?,
     );
     let mut given = Inputs::latent(&q.view().map_err(broken)?, &k.view().map_err(broken)?);
-    let vectors = vectors(case);
-    let [cu_seqlens_q, _, seqused_q, seqused_k, leftpad_k] = vectors.each_ref();
-    given.cu_seqlens_q = cu_seqlens_q.as_ref().map(Into::into);
-    given.seqused_q = seqused_q.as_ref().map(Into::into);
-    given.seqused_k = seqused_k.as_ref().map(Into::into);
-    given.leftpad_k = leftpad_k.as_ref().map(Into::into);
+    let vectors = Vectors::of(case);
+    given = vectors.give(given);
     given.page_table = table.map(Into::into);
-    let sinks = case.given_sinks();
-    given.sinks = sinks.vector();
     output::<T>(device, algorithm, problem, &given, case.arrangement)
 }

@@ -25,8 +25,8 @@ use crate::sample;
 use crate::scores::is_editable;
 use crate::subject::Subject;
 use crate::suite::is_eligible;
-use crate::trial::{Refusal, Rows, refusal, vectors};
-use crate::ways::{self, Given};
+use crate::trial::{Refusal, Rows, Vectors, refusal};
+use crate::ways;
 
 /// Of the random cases, the emulator runs one in so many.
 const ONE_IN: usize = 3;
@@ -104,7 +104,7 @@ fn check_case(
 /// Whether the same chooses how keys are divided, in pages and side by side: not where a plan does and there are no lengths, since a table is one,
 /// and with lengths the device divides.
 pub(crate) fn chooses_alike(case: &Case, split_kv: SplitKv) -> bool {
-    split_kv != SplitKv::Auto || vectors(case).iter().any(Option::is_some)
+    split_kv != SplitKv::Auto || !case.vectors().is_empty()
 }
 
 /// Whether a plan divides the keys of a case.
@@ -112,10 +112,10 @@ fn divides(subject: &Subject, algorithm: Algorithm, case: &Case, problem: &Probl
     let Ok(device) = (subject.open)(case.seed) else {
         return false;
     };
-    let call = (problem, Given::of_case(case));
+    let problem = case.giving(problem);
     let (info, place) = (device.info(), device.location());
     let asked = Some(algorithm);
-    let plan = ways::planned(info, subject.backend, place, asked, Pass::Forward, call);
+    let plan = ways::planned(info, subject.backend, place, asked, Pass::Forward, &problem);
     let divides = |launch: &PlannedLaunch| launch.spec.has(Constant::SplitKv);
     plan.is_some_and(|plan| plan.launches.iter().any(divides))
 }
@@ -204,15 +204,9 @@ fn forward<T: Element + Number>(
     ];
     let view = |at: usize| inputs[at].view().map_err(broken);
     let mut given = Inputs::new(&view(0)?, &view(1)?, &view(2)?);
-    let vectors = vectors(case);
-    let [cu_seqlens_q, _, seqused_q, seqused_k, leftpad_k] = vectors.each_ref();
-    given.cu_seqlens_q = cu_seqlens_q.as_ref().map(Into::into);
-    given.seqused_q = seqused_q.as_ref().map(Into::into);
-    given.seqused_k = seqused_k.as_ref().map(Into::into);
-    given.leftpad_k = leftpad_k.as_ref().map(Into::into);
+    let vectors = Vectors::of(case);
+    given = vectors.give(given);
     given.page_table = table.map(Into::into);
-    let sinks = case.given_sinks();
-    given.sinks = sinks.vector();
     if let Some(dropout) = &case.dropout {
         given = dropout.give(given);
     }

@@ -23,7 +23,7 @@ use crate::reference::Reference;
 use crate::sample;
 use crate::subject::{Subject, TileShape, Tiles};
 use crate::suite::{is_eligible, say};
-use crate::trial::{self, Refusal, problem_of, vectors, with_vectors};
+use crate::trial::{self, Refusal, Vectors, problem_of};
 
 /// Of the random cases, the emulator runs one in so many.
 const ONE_IN: usize = 6;
@@ -365,15 +365,11 @@ fn typed<T: Element + Number>(
     let v = filled(&values.v, problem.shape_v())?;
     let [q, k, v] = [&q, &k, &v].map(|tensor| tensor.view().map_err(broken));
     let mut given = Inputs::new(&q?, &k?, &v?);
-    let vectors = vectors(case);
-    given = with_vectors(given, &vectors);
-    let sinks = case.given_sinks();
-    given.sinks = sinks.vector();
+    let vectors = Vectors::of(case);
+    given = vectors.give(given);
     if let Some(dropout) = &case.dropout {
         given = dropout.give(given);
     }
-    let table = case.block_table();
-    given.block_mask = table.as_ref().map(|table| (&table.bytes).into());
     let memory = edits.map(Edits::memory).unwrap_or_default();
     if let Some(edits) = edits {
         given = edits.give(given, &memory);

@@ -1,6 +1,6 @@
 //! Sinks of heads: which numbers they are.
 
-use ferroflash::{Dtype, Vector};
+use ferroflash::Dtype;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -51,20 +51,5 @@ impl Sinks {
             round(near + distance, Dtype::F32)
         };
         (self != Sinks::Absent).then(|| (0..heads).map(&mut of_head).collect())
-    }
-}
-
-/// As a call is given them.
-pub struct Given(Option<Vec<f32>>);
-
-impl Given {
-    /// These.
-    pub fn new(sinks: Option<Vec<f64>>) -> Given {
-        Given(sinks.map(|sinks| sinks.into_iter().map(|sink| sink as f32).collect()))
-    }
-
-    /// The vector, if there is one.
-    pub fn vector(&self) -> Option<Vector<'_>> {
-        self.0.as_ref().map(Into::into)
     }
 }

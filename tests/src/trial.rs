@@ -1,19 +1,20 @@
 //! One case on one device: memory is laid out, both passes run, every result is compared.
 
+use ferroflash::arguments::Argument;
 use ferroflash::error::PlanError;
 use ferroflash::plan::{Outcome, SpecialisedKernel};
 use ferroflash::{
-    Algorithm, Attention, Device, Dtype, Element, Error, Gradients, Order, OutputGradients,
+    Algorithm, Attention, Device, Dtype, Element, Error, Gradients, Inputs, Order, OutputGradients,
     Outputs, Problem, Saved,
 };
 use half::{bf16, f16};
 
+use crate::blocks::Table;
 use crate::buffer::{Buffer, Number};
 use crate::cases::Case;
 use crate::edits::Edits;
 use crate::edits::memory::Unwritten;
 use crate::inputs::Values;
-use crate::lengths::Lengths;
 use crate::oracle::{self, Output};
 
 /// What a device computed, dense.
@@ -93,13 +94,9 @@ fn typed<T: Element + Number>(
         filled(&values.d_o, like_o)?,
     ];
     let view = |at: usize| inputs[at].view().map_err(broken);
-    let mut given = ferroflash::Inputs::new(&view(0)?, &view(1)?, &view(2)?);
-    let vectors = vectors(case);
-    given = with_vectors(given, &vectors);
-    let table = case.block_table();
-    given.block_mask = table.as_ref().map(|table| (&table.bytes).into());
-    let sinks = case.given_sinks();
-    given.sinks = sinks.vector();
+    let mut given = Inputs::new(&view(0)?, &view(1)?, &view(2)?);
+    let vectors = Vectors::of(case);
+    given = vectors.give(given);
     if let Some(dropout) = &case.dropout {
         given = dropout.give(given);
     }
@@ -120,7 +117,10 @@ fn typed<T: Element + Number>(
         d_k.view_mut().map_err(broken)?,
         d_v.view_mut().map_err(broken)?,
     );
-    let mut d_sinks = sinks.vector().map(|_| Rows::unwritten(case.sizes.heads_q));
+    let mut d_sinks = vectors
+        .sinks
+        .as_ref()
+        .map(|sinks| Rows::unwritten(sinks.len()));
     gradients.d_sinks = d_sinks.as_mut().map(|d_sinks| d_sinks.slice_mut().into());
     let tensors = edits.map_or(Vec::new(), |edits| edits.differentiable(&problem));
     let mut d_tensors: Vec<Unwritten> = tensors.iter().map(Unwritten::new).collect();
@@ -213,32 +213,32 @@ fn untouched<T: Number, const N: usize>(tensors: [(&str, &Buffer<T>); N]) -> Res
     Ok(())
 }
 
-/// The inputs with the case's lengths, as [`vectors`] gives them.
-pub(crate) fn with_vectors<'a>(
-    mut given: ferroflash::Inputs<'a>,
-    vectors: &'a [Option<Vec<i32>>; 5],
-) -> ferroflash::Inputs<'a> {
-    let [cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k] = vectors.each_ref();
-    given.cu_seqlens_q = cu_seqlens_q.as_ref().map(Into::into);
-    given.cu_seqlens_k = cu_seqlens_k.as_ref().map(Into::into);
-    given.seqused_q = seqused_q.as_ref().map(Into::into);
-    given.seqused_k = seqused_k.as_ref().map(Into::into);
-    given.leftpad_k = leftpad_k.as_ref().map(Into::into);
-    given
+/// What a call is given of a case beside tensors.
+pub(crate) struct Vectors {
+    lengths: Vec<(Argument, Vec<i32>)>,
+    block_mask: Option<Table>,
+    sinks: Option<Vec<f32>>,
 }
 
-/// The case's lengths: `cu_seqlens_q`, `cu_seqlens_k`, `seqused_q`, `seqused_k`, `leftpad_k`.
-pub(crate) fn vectors(case: &Case) -> [Option<Vec<i32>>; 5] {
-    let Some(Lengths { q, k, .. }) = case.lengths else {
-        return Default::default();
-    };
-    [
-        q.cu_seqlens(),
-        k.cu_seqlens(),
-        q.seqused(),
-        k.seqused(),
-        k.leftpad_rows(),
-    ]
+impl Vectors {
+    pub(crate) fn of(case: &Case) -> Vectors {
+        let sinks = case.sink_values();
+        Vectors {
+            lengths: case.vectors(),
+            block_mask: case.block_table(),
+            sinks: sinks.map(|sinks| sinks.into_iter().map(|sink| sink as f32).collect()),
+        }
+    }
+
+    /// The inputs with them.
+    pub(crate) fn give<'a>(&'a self, mut given: Inputs<'a>) -> Inputs<'a> {
+        given.block_mask = self.block_mask.as_ref().map(|table| (&table.bytes).into());
+        given.sinks = self.sinks.as_ref().map(Into::into);
+        let lengths = self.lengths.iter();
+        lengths.fold(given, |given, (argument, vector)| {
+            given.with(*argument, vector)
+        })
+    }
 }
 
 /// A planner that refuses says why; everything else is a failure.

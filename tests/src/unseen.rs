@@ -197,14 +197,9 @@ fn run(
     let (q, d_o) = (filled(&values.q, shape_q)?, filled(&values.d_o, shape_o)?);
     let (k, v) = (filled(&values.k, shape_k)?, filled(&values.v, shape_v)?);
     let mut given = inputs(case, [&q.view()?, &k.view()?, &v.view()?]);
-    let [cu_seqlens_q, cu_seqlens_k] = numbers.cu_seqlens.each_ref();
-    let [seqused_q, seqused_k] = numbers.seqused.each_ref();
-    given.cu_seqlens_q = cu_seqlens_q.as_ref().map(Into::into);
-    given.cu_seqlens_k = cu_seqlens_k.as_ref().map(Into::into);
-    given.seqused_q = seqused_q.as_ref().map(Into::into);
-    given.seqused_k = seqused_k.as_ref().map(Into::into);
-    given.leftpad_k = numbers.leftpad.as_ref().map(Into::into);
-    given.page_table = numbers.page_table.as_ref().map(Into::into);
+    for (argument, numbers) in numbers.given() {
+        given = given.with(argument, numbers);
+    }
     let attention = Attention::new(device, problem)?.with_algorithm(case.algorithm);
     let mut o = unwritten(shape_o)?;
     let mut lse = Rows::unwritten(problem.shape_lse().iter().product());

@@ -11,7 +11,7 @@ use crate::inputs::Values;
 use crate::oracle::Terms;
 use crate::reference::Probabilities;
 use crate::tolerance::{Arithmetic, Quantity};
-use crate::trial::{problem_of, vectors, with_vectors};
+use crate::trial::{Vectors, problem_of};
 
 /// Computes the weights of every sequence and head of a case in two parts, and compares them with the oracle's; says how close the
 /// farthest comes to what is allowed.
@@ -43,12 +43,8 @@ fn typed<T: Element + Number>(
     let q = filled(&values.q, problem.shape_q())?;
     let k = filled(&values.k, problem.shape_k())?;
     let (q, k) = (q.view().map_err(broken)?, k.view().map_err(broken)?);
-    let vectors = vectors(case);
-    let mut given = with_vectors(ferroflash::Inputs::latent(&q, &k), &vectors);
-    let table = case.block_table();
-    given.block_mask = table.as_ref().map(|table| (&table.bytes).into());
-    let sinks = case.given_sinks();
-    given.sinks = sinks.vector();
+    let vectors = Vectors::of(case);
+    let mut given = vectors.give(ferroflash::Inputs::latent(&q, &k));
     if let Some(edits) = edits {
         given = edits.give(given, &memory);
     }

@@ -30,15 +30,7 @@ fn layout(shape: [usize; 4], gaps: [usize; 3], order: [usize; 3], unused: usize)
             *stride = unused;
         }
     }
-    Layout {
-        batch,
-        seqlen,
-        heads,
-        head_dim,
-        batch_stride: strides[0],
-        row_stride: strides[1],
-        head_stride: strides[2],
-    }
+    Layout::strided(shape, strides)
 }
 
 /// Where a map says that an element lies; `None` outside the tensor.

@@ -6,20 +6,14 @@ use candle_core::{Device, Layout, Result, Shape, Storage, Tensor};
 /// The layout from its first element on; packed rows are one batch entry. The last dimension is contiguous, which
 /// [`crate::request`] has checked.
 pub(crate) fn layout(layout: &Layout) -> ferroflash::Layout {
-    let (dims, strides) = (layout.dims(), layout.stride());
-    let from_the_last = |values: &[usize], n: usize, missing| {
-        let index = values.len().checked_sub(n);
-        index.map_or(missing, |index| values[index])
+    let last_four = |values: &[usize], missing| {
+        [4, 3, 2, 1].map(|from_end| {
+            let index = values.len().checked_sub(from_end);
+            index.map_or(missing, |index| values[index])
+        })
     };
-    ferroflash::Layout {
-        batch: from_the_last(dims, 4, 1),
-        seqlen: from_the_last(dims, 3, 1),
-        heads: from_the_last(dims, 2, 1),
-        head_dim: from_the_last(dims, 1, 1),
-        batch_stride: from_the_last(strides, 4, 0),
-        row_stride: from_the_last(strides, 3, 0),
-        head_stride: from_the_last(strides, 2, 0),
-    }
+    let [strides @ .., _] = last_four(layout.stride(), 0);
+    ferroflash::Layout::strided(last_four(layout.dims(), 1), strides)
 }
 
 /// A tensor of these dimensions over what a pass has written.

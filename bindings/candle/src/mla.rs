@@ -71,7 +71,9 @@ pub fn flash_mla_with_kvcache(
     let [batch, seqlen_q, _, head_dim] = dims(q);
     let [entries, rows, heads_k, _] = dims(k_cache);
     let right = causal.then_some(0);
-    let problem = Request::new([q, k_cache, k_cache], softmax_scale, None, right).problem()?;
+    let problem = Request::new([q, k_cache, k_cache], softmax_scale)
+        .window(None, right)
+        .problem()?;
     let problem = problem.batch(batch).seqlen_q(seqlen_q);
     let problem = problem.head_dim_v(head_dim_v).values_in_keys();
     let (problem, page_table) = match block_table {

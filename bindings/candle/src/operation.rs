@@ -285,7 +285,7 @@ mod tests {
     fn a_gradient_may_have_any_strides() -> Result<()> {
         let random = |heads| Tensor::rand(-1f32, 1f32, (2, 9, heads, 8), &Device::Cpu);
         let (q, k, v) = (random(4)?, random(2)?, random(2)?);
-        let request = Request::new([&q, &k, &v], 0.5, None, Some(0));
+        let request = Request::new([&q, &k, &v], 0.5).window(None, Some(0));
         let attention = Attention(Arc::new(request.dense()?.call));
         let o = q.apply_op3_no_bwd(&k, &v, &attention)?;
 

@@ -26,18 +26,9 @@ pub(crate) struct Request<'a> {
     /// Factor of the scores.
     pub(crate) softmax_scale: f32,
     /// Which keys a query sees.
-    pub(crate) window: Window,
+    pub(crate) mask: Mask,
     /// What there is beside the mask.
     pub(crate) options: Options<'a>,
-}
-
-/// A window as candle-flash-attn spells it.
-#[derive(Clone, Copy)]
-pub(crate) struct Window {
-    /// Keys to the left of a query's place; `None` is no limit.
-    pub(crate) left: Option<usize>,
-    /// Keys to the right.
-    pub(crate) right: Option<usize>,
 }
 
 /// Where the sequences of packed tensors lie.
@@ -61,32 +52,27 @@ pub(crate) struct Checked {
     pub(crate) inputs: [Tensor; 3],
 }
 
-impl Window {
-    fn mask(self) -> Mask {
-        match (self.left, self.right) {
-            (None, None) => Mask::Full,
-            (None, Some(0)) => Mask::Causal,
-            (left, right) => Mask::Window { left, right },
-        }
-    }
-}
-
 impl<'a> Request<'a> {
-    /// What every function is given; a window of `None` and `Some(0)` is a causal mask.
-    pub(crate) fn new(
-        [q, k, v]: [&'a Tensor; 3],
-        softmax_scale: f32,
-        left: Option<usize>,
-        right: Option<usize>,
-    ) -> Request<'a> {
+    /// What every function is given, without a mask.
+    pub(crate) fn new([q, k, v]: [&'a Tensor; 3], softmax_scale: f32) -> Request<'a> {
         Request {
             q,
             k,
             v,
             softmax_scale,
-            window: Window { left, right },
+            mask: Mask::Full,
             options: Options::new(),
         }
+    }
+
+    /// The same with a window; that of `None` and `Some(0)` is a causal mask.
+    pub(crate) fn window(self, left: Option<usize>, right: Option<usize>) -> Request<'a> {
+        let mask = match (left, right) {
+            (None, None) => Mask::Full,
+            (None, Some(0)) => Mask::Causal,
+            (left, right) => Mask::Window { left, right },
+        };
+        Request { mask, ..self }
     }
 
     /// The same with options.
@@ -168,7 +154,7 @@ impl<'a> Request<'a> {
             .heads_k(of_row(self.k, 2))
             .head_dim(of_row(self.q, 1))
             .softmax_scale(self.softmax_scale)
-            .mask(self.window.mask());
+            .mask(self.mask);
         Ok(self.options.put(problem))
     }
 

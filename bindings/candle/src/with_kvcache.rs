@@ -48,13 +48,9 @@ pub fn flash_attn_varlen_paged_windowed(
     refuse::mm_prefix(mm_prefix_ranges)?;
     let softcap = softcap.unwrap_or(0.0);
     let expressions = alibi::expressions(q, None, softcap, window_size_right)?;
-    let request = Request::new(
-        [q, k, v],
-        softmax_scale,
-        window_size_left,
-        window_size_right,
-    )
-    .with(Options::new().expressions(&expressions));
+    let request = Request::new([q, k, v], softmax_scale)
+        .window(window_size_left, window_size_right)
+        .with(Options::new().expressions(&expressions));
     let sequences = Sequences {
         seqlens_q,
         seqlens_k,
@@ -98,12 +94,8 @@ pub fn flash_attn_with_kvcache(
     window_size_left: Option<usize>,
     window_size_right: Option<usize>,
 ) -> Result<Tensor> {
-    let request = Request::new(
-        [q, cache.k, cache.v],
-        softmax_scale,
-        window_size_left,
-        window_size_right,
-    );
+    let request = Request::new([q, cache.k, cache.v], softmax_scale)
+        .window(window_size_left, window_size_right);
     attention(request.cached(cache, Queries::Padded)?)
 }
 
@@ -124,12 +116,8 @@ pub fn flash_attn_varlen_with_kvcache(
     window_size_left: Option<usize>,
     window_size_right: Option<usize>,
 ) -> Result<Tensor> {
-    let request = Request::new(
-        [q, cache.k, cache.v],
-        softmax_scale,
-        window_size_left,
-        window_size_right,
-    );
+    let request = Request::new([q, cache.k, cache.v], softmax_scale)
+        .window(window_size_left, window_size_right);
     let queries = Queries::Packed {
         seqlens_q,
         max_seqlen_q,

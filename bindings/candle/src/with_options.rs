@@ -21,12 +21,8 @@ pub fn flash_attn_with_options(
     window_size_left: Option<usize>,
     window_size_right: Option<usize>,
 ) -> Result<Tensor> {
-    let request = Request::new(
-        [q, k, v],
-        softmax_scale,
-        window_size_left,
-        window_size_right,
-    );
+    let request =
+        Request::new([q, k, v], softmax_scale).window(window_size_left, window_size_right);
     attention(request.with(*options).dense()?)
 }
 
@@ -49,12 +45,8 @@ pub fn flash_attn_varlen_with_options(
     window_size_left: Option<usize>,
     window_size_right: Option<usize>,
 ) -> Result<Tensor> {
-    let request = Request::new(
-        [q, k, v],
-        softmax_scale,
-        window_size_left,
-        window_size_right,
-    );
+    let request =
+        Request::new([q, k, v], softmax_scale).window(window_size_left, window_size_right);
     let sequences = Sequences {
         seqlens_q,
         seqlens_k,

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use ferroflash::arguments::{Argument, ByArgument};
+use ferroflash::arguments::{Argument, ByArgument, VectorType};
 use ferroflash::{BlockMask, Dtype, Element, Problem};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
@@ -148,8 +148,8 @@ fn contents(tensors: &SafeTensors, metadata: HashMap<String, String>) -> Result<
 /// Tensors of other names than attention's own.
 fn others(tensors: &SafeTensors) -> HashMap<String, Arc<ScoreTensor>> {
     let is_own = |name: &str| {
-        let vectors = VECTORS.map(Argument::name);
-        [&READ[..], &RESULTS, &vectors].concat().contains(&name)
+        let is_vector = vectors().any(|argument| argument.name() == name);
+        is_vector || READ.contains(&name) || RESULTS.contains(&name)
     };
     let others = tensors.tensors().into_iter();
     let others = others.filter(|(name, _)| !is_own(name));
@@ -191,7 +191,7 @@ fn parsed<T: std::str::FromStr>(
 /// The vectors of lengths that the file has.
 fn lengths(tensors: &SafeTensors) -> Result<Lengths, String> {
     let mut lengths = Lengths::default();
-    for argument in VECTORS {
+    for argument in vectors() {
         if let Ok(tensor) = tensors.tensor(argument.name()) {
             lengths.set(argument, integers(argument.name(), &tensor)?);
         }
@@ -313,13 +313,16 @@ fn expected_values(
 }
 
 /// The vectors that say where sequences lie.
-pub const VECTORS: [Argument; 5] = [
-    Argument::CuSeqlensQ,
-    Argument::CuSeqlensK,
-    Argument::SeqUsedQ,
-    Argument::SeqUsedK,
-    Argument::LeftpadK,
-];
+fn vectors() -> impl Iterator<Item = Argument> {
+    let optional = |argument: &Argument| {
+        let input = argument.optional_input();
+        input.is_some_and(|input| input.dtype == VectorType::I32)
+    };
+    let optional = Argument::ALL.into_iter().filter(optional);
+    [Argument::CuSeqlensQ, Argument::CuSeqlensK]
+        .into_iter()
+        .chain(optional)
+}
 
 /// The vectors of one problem; none where all sequences are of one length.
 #[derive(Clone, Debug, Default)]
@@ -354,9 +357,8 @@ impl Lengths {
 
     /// Those that there are.
     pub fn iter(&self) -> impl Iterator<Item = (Argument, &[i32])> {
-        VECTORS
-            .into_iter()
-            .filter_map(|argument| Some((argument, self.get(argument)?)))
+        let vectors = self.vectors.iter();
+        vectors.filter_map(|(argument, vector)| Some((argument, vector.as_deref()?)))
     }
 
     /// How many sequences a `cu_seqlens` has, and the most rows of one.

@@ -180,12 +180,11 @@ impl<T: Bytes> Operands<T> {
             &self.k.tensor(problem.shape_k())?,
             &self.v.tensor(problem.shape_v())?,
         );
-        let lengths = |argument| self.lengths[argument].as_ref().map(Memory::vector);
-        inputs.cu_seqlens_q = lengths(Argument::CuSeqlensQ);
-        inputs.cu_seqlens_k = lengths(Argument::CuSeqlensK);
-        inputs.seqused_q = lengths(Argument::SeqUsedQ);
-        inputs.seqused_k = lengths(Argument::SeqUsedK);
-        inputs.leftpad_k = lengths(Argument::LeftpadK);
+        for (argument, vector) in self.lengths.iter() {
+            if let Some(vector) = vector {
+                inputs = inputs.with(argument, vector.vector());
+            }
+        }
         inputs.block_mask = self.block_mask.as_ref().map(Memory::vector);
         inputs.sinks = self.sinks.as_ref().map(Memory::vector);
         if problem.dropout().is_some() {

@@ -51,6 +51,25 @@ macro_rules! inputs_and_gradients {
             }
         }
 
+        impl<'a> Inputs<'a> {
+            /// With the vector of this name: `inputs.with(Argument::SeqUsedK, v)` is `inputs.seqused_k(v)`. What is no such vector changes nothing.
+            #[must_use]
+            pub fn with(mut self, argument: Argument, vector: impl Into<Vector<'a>>) -> Inputs<'a> {
+                let place = match argument {
+                    Argument::CuSeqlensQ => &mut self.cu_seqlens_q,
+                    Argument::CuSeqlensK => &mut self.cu_seqlens_k,
+                    Argument::PageTable => &mut self.page_table,
+                    Argument::KDescale => &mut self.k_descale,
+                    Argument::VDescale => &mut self.v_descale,
+                    Argument::BlockMask => &mut self.block_mask,
+                    $(Argument::$argument => &mut self.$field,)*
+                    _ => return self,
+                };
+                *place = Some(vector.into());
+                self
+            }
+        }
+
         arguments! {
             /// What the backward pass writes.
             #[derive(Debug)]

@@ -37,8 +37,8 @@ use std::fmt;
 
 use ferroflash_expression::Kept;
 use ferroflash_kernels::params::{
-    BackwardParams, DropoutParams, ForwardParams, KernelParams, Params, Schedule, Slot, SplitKv,
-    TmaBackwardParams, TmaForwardParams,
+    DropoutParams, ForwardParams, KernelParams, Params, SHIFTED, Schedule, Slot, SplitKv,
+    TmaForwardParams,
 };
 pub use ferroflash_kernels::params::{Moment, Stamp};
 use ferroflash_kernels::spec::Constant;
@@ -250,36 +250,21 @@ impl PlannedLaunch {
 
     /// The order of its tiles, where there is one.
     pub fn schedule(&self) -> Option<Schedule> {
-        match self.params {
-            Params::Forward(ForwardParams { schedule, .. })
-            | Params::TmaForward(TmaForwardParams { schedule, .. })
-            | Params::Backward(BackwardParams { schedule, .. })
-            | Params::TmaBackward(TmaBackwardParams {
-                pass: BackwardParams { schedule, .. },
-                ..
-            }) => Some(schedule),
-            Params::Flash1Forward(_)
-            | Params::Standard(_)
-            | Params::Clear(_)
-            | Params::TileList(_)
-            | Params::BlockList(_)
-            | Params::MaskMap(_)
-            | Params::Combine(_)
-            | Params::Merge(_)
-            | Params::Append(_)
-            | Params::SinkGradient(_)
-            | Params::TensorGradient(_) => None,
+        match &self.params {
+            Params::Forward(params) => Some(params.schedule),
+            Params::TmaForward(params) => Some(params.schedule),
+            params => params.backward().map(|pass| pass.schedule),
         }
+    }
+
+    /// Whether blocks wait for each other, so that all of them run at once.
+    pub fn runs_together(&self) -> bool {
+        matches!(&self.params, Params::TmaBackward(params) if params.pass.schedule.order == SHIFTED)
     }
 
     /// Into how many head splits its tiles of keys divide the query heads of a KV head.
     fn n_head_splits(&self) -> u32 {
-        match self.params {
-            Params::Backward(pass) | Params::TmaBackward(TmaBackwardParams { pass, .. }) => {
-                pass.n_head_splits
-            }
-            _ => 1,
-        }
+        self.params.backward().map_or(1, |pass| pass.n_head_splits)
     }
 
     /// Into what it divides the keys of a sequence, if it does.

@@ -101,14 +101,7 @@ fn places_of_score(params: &mut Params) -> Option<(&mut ScoreParams, Option<&mut
             Some((&mut pass.score, Some(&mut pass.scale)))
         }
         Params::MaskMap(params) => Some((&mut params.score, None)),
-        Params::Flash1Forward(_)
-        | Params::Clear(_)
-        | Params::TileList(_)
-        | Params::BlockList(_)
-        | Params::Combine(_)
-        | Params::Merge(_)
-        | Params::Append(_)
-        | Params::SinkGradient(_) => None,
+        _ => None,
     }
 }
 

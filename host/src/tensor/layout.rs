@@ -4,21 +4,29 @@ use crate::error::ProblemError;
 use crate::terms::Layout;
 
 impl Layout {
-    /// `[batch, seqlen, heads, head_dim]`, contiguous.
-    pub fn bshd(shape: [usize; 4]) -> Result<Layout, ProblemError> {
+    /// `[batch, seqlen, heads, head_dim]` with these strides of batch entries, rows and heads, in elements. How far they reach is checked where
+    /// memory is known.
+    pub const fn strided(shape: [usize; 4], strides: [usize; 3]) -> Layout {
         let [batch, seqlen, heads, head_dim] = shape;
-        let row_stride = product(&[heads, head_dim])?;
-        let batch_stride = product(&[seqlen, row_stride])?;
-        product(&[batch, batch_stride])?;
-        Ok(Layout {
+        let [batch_stride, row_stride, head_stride] = strides;
+        Layout {
             batch,
             seqlen,
             heads,
             head_dim,
             batch_stride,
             row_stride,
-            head_stride: head_dim,
-        })
+            head_stride,
+        }
+    }
+
+    /// `[batch, seqlen, heads, head_dim]`, contiguous.
+    pub fn bshd(shape: [usize; 4]) -> Result<Layout, ProblemError> {
+        let [batch, seqlen, heads, head_dim] = shape;
+        let row_stride = product(&[heads, head_dim])?;
+        let batch_stride = product(&[seqlen, row_stride])?;
+        product(&[batch, batch_stride])?;
+        Ok(Layout::strided(shape, [batch_stride, row_stride, head_dim]))
     }
 
     /// `[total, heads, head_dim]`, contiguous: packed sequences, as one batch entry of `total` rows.
@@ -33,15 +41,8 @@ impl Layout {
         let head_stride = product(&[seqlen, head_dim])?;
         let batch_stride = product(&[heads, head_stride])?;
         product(&[batch, batch_stride])?;
-        Ok(Layout {
-            batch,
-            seqlen,
-            heads,
-            head_dim,
-            batch_stride,
-            row_stride: head_dim,
-            head_stride,
-        })
+        let strides = [batch_stride, head_dim, head_stride];
+        Ok(Layout::strided([batch, seqlen, heads, head_dim], strides))
     }
 
     /// Number of elements of the tensor, those that a stride of 0 repeats counted each time.

@@ -19,8 +19,8 @@ use ferroflash::{
 };
 use ferroflash_driver::fake::{self, Beginning, Call, CountingAllocator, Kind, Launch};
 use ferroflash_kernels::params::{
-    BackwardParams, ClearParams, ForwardParams, Params, StandardParams, TileListParams,
-    TmaBackwardParams, TmaForwardParams,
+    BackwardParams, ClearParams, ForwardParams, StandardParams, TileListParams, TmaBackwardParams,
+    TmaForwardParams,
 };
 use ferroflash_kernels::variants;
 use half::bf16;

@@ -205,11 +205,10 @@ fn every_backward_kernel_is_told_where_the_gradient_of_lse_lies() {
                 _ => 0,
             };
             for launch in &plan.launches {
-                let given = match plan.params(launch, WORKSPACE, address) {
-                    Params::Backward(params) => params.d_lse,
-                    Params::TmaBackward(params) => params.pass.d_lse,
+                let params = plan.params(launch, WORKSPACE, address);
+                let given = match params {
                     Params::Standard(params) => params.d_lse,
-                    _ => panic!("{} is no backward kernel", launch.variant.name),
+                    _ => params.backward().unwrap().d_lse,
                 };
                 assert_eq!(given, d_lse, "{}", launch.variant.name);
             }
@@ -222,11 +221,7 @@ const WORKSPACE: u64 = 1 << 40;
 
 /// What a backward kernel of flash2 or flash3 is given of the pass.
 fn pass_params(plan: &Plan, address: impl Fn(Argument) -> u64) -> Vec<BackwardParams> {
-    let given = |launch| match plan.params(launch, WORKSPACE, &address) {
-        Params::Backward(params) => params,
-        Params::TmaBackward(params) => params.pass,
-        other => panic!("{other:?}"),
-    };
+    let given = |launch| *plan.params(launch, WORKSPACE, &address).backward().unwrap();
     plan.launches.iter().map(given).collect()
 }
 

@@ -1,5 +1,7 @@
 //! The parameters of any kernel.
 
+use core::ptr::slice_from_raw_parts;
+
 use super::{
     AppendParams, BackwardParams, BlockListParams, ClearParams, CombineParams, Flash1ForwardParams,
     ForwardParams, KernelParams, MaskMapParams, MergeParams, SinkGradientParams, Slot,
@@ -15,6 +17,17 @@ macro_rules! any {
             $($(#[$doc])* $kernel($params),)*
         }
 
+        impl Params {
+            /// Where the struct lies, and its size: what a launch copies. Of the bytes, those between fields have no value.
+            pub fn bytes(&self) -> *const [u8] {
+                match self {
+                    $(Params::$kernel(params) => {
+                        slice_from_raw_parts((&raw const *params).cast(), size_of::<$params>())
+                    })*
+                }
+            }
+        }
+
         impl KernelParams for Params {
             fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>)) {
                 match self {
@@ -23,6 +36,17 @@ macro_rules! any {
             }
         }
     };
+}
+
+impl Params {
+    /// What backward kernels of flash1, flash2 and flash3 are given of their pass.
+    pub fn backward(&self) -> Option<&BackwardParams> {
+        match self {
+            Params::Backward(params) => Some(params),
+            Params::TmaBackward(params) => Some(&params.pass),
+            _ => None,
+        }
+    }
 }
 
 any! {

@@ -1,5 +1,6 @@
 //! One problem of a set.
 
+use ferroflash::arguments::Argument;
 use ferroflash::error::ProblemError;
 use ferroflash::{Backend, Dtype, Mask, Precision, Problem};
 
@@ -9,7 +10,7 @@ use crate::dropout::Dropout;
 use crate::inputs::{Fill, LseGradient, Values};
 use crate::lengths::Lengths;
 use crate::oracle::{self, Sizes};
-use crate::sinks::{Given, Sinks};
+use crate::sinks::Sinks;
 use crate::tolerance::Arithmetic;
 
 /// One problem with everything that decides its numbers.
@@ -138,9 +139,18 @@ impl Case {
         self.sinks.of_heads(self.sizes.heads_q, self.seed)
     }
 
-    /// The same, for a call.
-    pub fn given_sinks(&self) -> Given {
-        Given::new(self.sink_values())
+    /// What says its lengths to a call.
+    pub fn vectors(&self) -> Vec<(Argument, Vec<i32>)> {
+        self.lengths.map_or(Vec::new(), |lengths| lengths.vectors())
+    }
+
+    /// The problem, of calls that give these.
+    pub fn giving(&self, problem: &Problem) -> Problem {
+        let vectors = self.vectors().into_iter();
+        let builder = vectors.fold(problem.to_builder(), |builder, (argument, _)| {
+            builder.giving(argument)
+        });
+        builder.build().expect("it is one without them")
     }
 
     /// Whether each head has a sink that is not −∞: then all of its rows have an lse.

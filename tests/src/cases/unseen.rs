@@ -3,6 +3,7 @@
 //! Numbers of each call are drawn anew: lengths that do not ascend, that overlap, that are negative or larger than anything. What they mean is
 //! said here a second time ([`UnseenCase::tamed`]): the same rows as lengths that contradict nothing.
 
+use ferroflash::arguments::Argument;
 use ferroflash::error::ProblemError;
 use ferroflash::{Algorithm, Dtype, Mask, Pages, Problem, SplitKv};
 use rand::rngs::StdRng;
@@ -57,6 +58,22 @@ pub struct Numbers {
     pub leftpad: Option<Vec<i32>>,
     /// Of k and v.
     pub page_table: Option<Vec<i32>>,
+}
+
+impl Numbers {
+    /// Those that there are, by name.
+    pub fn given(&self) -> impl Iterator<Item = (Argument, &Vec<i32>)> {
+        let all = [
+            (Argument::CuSeqlensQ, &self.cu_seqlens[0]),
+            (Argument::CuSeqlensK, &self.cu_seqlens[1]),
+            (Argument::SeqUsedQ, &self.seqused[0]),
+            (Argument::SeqUsedK, &self.seqused[1]),
+            (Argument::LeftpadK, &self.leftpad),
+            (Argument::PageTable, &self.page_table),
+        ];
+        let given = all.into_iter();
+        given.filter_map(|(argument, numbers)| Some((argument, numbers.as_ref()?)))
+    }
 }
 
 /// What is wrong with the numbers of a call.

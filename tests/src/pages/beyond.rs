@@ -27,7 +27,6 @@ use crate::reference::Reference;
 use crate::sample;
 use crate::subject::Subject;
 use crate::suite::is_eligible;
-use crate::trial::vectors;
 
 /// Puts attention over such tables to the test, and the check that one can ask for; panics with every failure.
 pub fn check(subject: &Subject, algorithm: Algorithm, test: &str, cases: &[PagedCase]) {
@@ -137,7 +136,8 @@ fn checked(device: &Device, paged: &PagedCase, table: &[i32]) -> Result<Result<(
     let q = Buffer::<bf16>::unwritten(problem.shape_q(), Arrangement::Bshd)?;
     let k = Buffer::<bf16>::unwritten(problem.shape_k(), Arrangement::Bshd)?;
     let (q, k) = (q.view()?, k.view()?);
-    let [_, _, _, lens, _] = vectors(&paged.case);
+    let mut lengths = paged.case.vectors().into_iter();
+    let lens = lengths.find(|(argument, _)| *argument == Argument::SeqUsedK);
     let attention = Attention::new(device, problem)?;
     let check = |table: Vector, lens: Option<Vector>| {
         let mut inputs = Inputs::new(&q, &k, &k).page_table(table);
@@ -145,19 +145,15 @@ fn checked(device: &Device, paged: &PagedCase, table: &[i32]) -> Result<Result<(
         attention.check_lengths(&inputs)
     };
     let Some(gpu) = device.as_cuda() else {
-        return Ok(check(table.into(), lens.as_ref().map(Into::into)));
+        let lens = lens.as_ref().map(|(_, lens)| lens.into());
+        return Ok(check(table.into(), lens));
     };
     let queue = Queue::new(gpu)?;
     let table = DeviceBuffer::from_slice(gpu, table, &queue)?;
-    let lens = match &lens {
-        Some(lens) => Some(DeviceBuffer::from_slice(gpu, lens, &queue)?),
-        None => None,
-    };
-    Ok(check(Vector::device(table.slice()), vector(&lens)))
-}
-
-fn vector(buffer: &Option<DeviceBuffer<i32>>) -> Option<Vector<'_>> {
-    buffer.as_ref().map(|buffer| Vector::device(buffer.slice()))
+    let lens = lens.map(|(_, lens)| DeviceBuffer::from_slice(gpu, &lens, &queue));
+    let lens = lens.transpose()?;
+    let lens = lens.as_ref().map(|lens| lens.slice().into());
+    Ok(check(table.slice().into(), lens))
 }
 
 /// A pool in a GPU's memory between two pages of NaN.
@@ -217,18 +213,12 @@ fn on_gpu(
     values: &Values,
 ) -> Result<Output, Error> {
     let (problem, gpu) = (paged.problem()?, cuda(device));
-    let [cu_seqlens_q, _, seqused_q, seqused_k, _] = vectors(&paged.case);
     let (mut layouts, mut queue) = (Layouts::contiguous(), Queue::new(gpu)?);
-    let mut on_gpu = |argument, numbers: &Option<Vec<i32>>| {
-        let Some(numbers) = numbers else {
-            return Ok(None);
-        };
+    let mut lengths = Vec::new();
+    for (argument, numbers) in paged.case.vectors() {
         layouts = layouts.giving(argument);
-        DeviceBuffer::from_slice(gpu, numbers, &queue).map(Some)
-    };
-    let cu_seqlens_q = on_gpu(Argument::CuSeqlensQ, &cu_seqlens_q)?;
-    let seqused_q = on_gpu(Argument::SeqUsedQ, &seqused_q)?;
-    let seqused_k = on_gpu(Argument::SeqUsedK, &seqused_k)?;
+        lengths.push((argument, DeviceBuffer::from_slice(gpu, &numbers, &queue)?));
+    }
     let attention = Attention::new(device, problem)?.with_algorithm(algorithm);
     let prepared = attention.prepare_forward(&layouts)?;
     queue.reserve(prepared.plan())?;
@@ -246,9 +236,9 @@ fn on_gpu(
     let table = DeviceBuffer::from_slice(gpu, table, &queue)?;
     let (q, k, v) = (q.view()?, k.view()?, v.view()?);
     let mut inputs = Inputs::new(&q, &k, &v).page_table(table.slice());
-    inputs.cu_seqlens_q = vector(&cu_seqlens_q);
-    inputs.seqused_q = vector(&seqused_q);
-    inputs.seqused_k = vector(&seqused_k);
+    for (argument, numbers) in &lengths {
+        inputs = inputs.with(*argument, numbers.slice());
+    }
     let mut outputs = Outputs::new(o.view_mut()?, lse.slice_mut());
     prepared.forward(&mut queue, &inputs, &mut outputs)?;
     let lse = lse.to_vec(&queue)?;

@@ -154,20 +154,17 @@ impl<'a> Calls<'a> {
 
     fn enqueue(&mut self, numbers: &Numbers) -> Result<Option<Bits>, Error> {
         let (problem, gpu) = (self.problem, self.gpu);
-        let vectors = vectors(self.case, numbers);
-        let vectors: Vec<(Argument, DeviceBuffer<i32>)> = vectors
-            .into_iter()
-            .map(|(argument, numbers)| {
-                Ok((
-                    argument,
-                    DeviceBuffer::from_slice(gpu, &numbers, &self.queue)?,
-                ))
-            })
-            .collect::<Result<_, Error>>()?;
-        let vector = |argument| {
-            let found = vectors.iter().find(|(of, _)| *of == argument);
-            found.map(|(_, buffer)| Vector::device(buffer.slice()))
-        };
+        let mut numbers = numbers.clone();
+        for used in &mut numbers.seqused {
+            used.get_or_insert_with(|| vec![i32::MAX; self.case.batch()]);
+        }
+        let mut vectors = Vec::new();
+        for (argument, numbers) in numbers.given() {
+            vectors.push((
+                argument,
+                DeviceBuffer::from_slice(gpu, numbers, &self.queue)?,
+            ));
+        }
         let of_q = Layout::bshd(problem.shape_q())?;
         let (of_k, of_v) = (
             Layout::bshd(problem.shape_k())?,
@@ -181,12 +178,9 @@ impl<'a> Calls<'a> {
         );
         let v = Tensor::device(v.slice(), of_v)?;
         let mut given = inputs(self.case, [&q, &k, &v]);
-        given.cu_seqlens_q = vector(Argument::CuSeqlensQ);
-        given.cu_seqlens_k = vector(Argument::CuSeqlensK);
-        given.seqused_q = vector(Argument::SeqUsedQ);
-        given.seqused_k = vector(Argument::SeqUsedK);
-        given.leftpad_k = vector(Argument::LeftpadK);
-        given.page_table = vector(Argument::PageTable);
+        for (argument, numbers) in &vectors {
+            given = given.with(*argument, numbers.slice());
+        }
 
         let never = bf16::from_f32(NEVER);
         let fenced = |shape: [usize; 4], queue: &Queue| {
@@ -242,26 +236,4 @@ fn given(case: &UnseenCase) -> [(Argument, bool); 6] {
         (Argument::LeftpadK, case.leftpad),
         (Argument::PageTable, case.page_size.is_some()),
     ]
-}
-
-/// The vectors of a call.
-fn vectors(case: &UnseenCase, numbers: &Numbers) -> Vec<(Argument, Vec<i32>)> {
-    let Numbers {
-        cu_seqlens: [cu_seqlens_q, cu_seqlens_k],
-        seqused,
-        leftpad,
-        page_table,
-    } = numbers.clone();
-    let all = || Some(vec![i32::MAX; case.batch()]);
-    let [seqused_q, seqused_k] = seqused.map(|used| used.or_else(all));
-    let vectors = [
-        (Argument::CuSeqlensQ, cu_seqlens_q),
-        (Argument::CuSeqlensK, cu_seqlens_k),
-        (Argument::SeqUsedQ, seqused_q),
-        (Argument::SeqUsedK, seqused_k),
-        (Argument::LeftpadK, leftpad),
-        (Argument::PageTable, page_table),
-    ];
-    let given = |(argument, numbers): (Argument, Option<_>)| Some((argument, numbers?));
-    vectors.into_iter().filter_map(given).collect()
 }

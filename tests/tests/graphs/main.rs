@@ -8,13 +8,12 @@ mod stamps;
 use conformance::subject::CUDA;
 use ferroflash::arguments::Argument;
 use ferroflash::backend::cuda::{DeviceBuffer, Graph, Queue};
-use ferroflash::plan::{Plan, Stamp};
+use ferroflash::plan::{Plan, PlannedLaunch, Stamp};
 use ferroflash::prepared::Layouts;
 use ferroflash::{
     Algorithm, Attention, Device, Dtype, Error, Gradients, Inputs, Layout, Mask, OutputGradients,
     Outputs, PreparedBackward, PreparedForward, Problem, Saved, Tensor, TensorMut,
 };
-use ferroflash_kernels::params::{Params, SHIFTED};
 use half::bf16;
 
 /// Both passes of a problem, prepared, and all that they read and write.
@@ -266,10 +265,8 @@ fn a_graph_of_packed_calls_serves_other_lengths() {
 
 /// Whether the main kernel takes its tiles in shifted order, for which all its blocks run at once.
 fn is_shifted(backward: &PreparedBackward) -> bool {
-    let launches = &backward.plan().launches;
-    launches.iter().any(|launch| {
-        matches!(launch.params, Params::TmaBackward(params) if params.pass.schedule.order == SHIFTED)
-    })
+    let mut launches = backward.plan().launches.iter();
+    launches.any(PlannedLaunch::runs_together)
 }
 
 /// Those of flash3's backward pass in shifted order among them.

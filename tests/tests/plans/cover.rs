@@ -35,11 +35,8 @@ fn assert_covers(tiles: u32, block: u32, rows: usize) {
 
 /// What a backward kernel is told of its pass.
 fn pass_params(launch: &PlannedLaunch) -> &BackwardParams {
-    match &launch.params {
-        Params::Backward(params) => params,
-        Params::TmaBackward(params) => &params.pass,
-        _ => panic!("{} is no backward kernel", launch.variant.name),
-    }
+    let pass = launch.params.backward();
+    pass.unwrap_or_else(|| panic!("{} is no backward kernel", launch.variant.name))
 }
 
 /// The kernels of backward passes that multiply.

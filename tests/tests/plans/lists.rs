@@ -6,8 +6,8 @@ use ferroflash::plan::PlannedLaunch;
 use ferroflash_kernels::attention::block_mask::SparseBlock;
 use ferroflash_kernels::attention::lengths::ListedTile;
 use ferroflash_kernels::params::{
-    BackwardParams, BlockListParams, BlockListPhase, BlockLists, BlockMap, ClearParams, TensorMap,
-    TileList, TileListParams, in_workspace,
+    BlockListParams, BlockListPhase, BlockLists, BlockMap, ClearParams, TensorMap, TileList,
+    TileListParams, in_workspace,
 };
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::Kind;
@@ -22,22 +22,16 @@ fn piece(plan: &Plan, name: &str) -> (u64, u64) {
     (in_workspace(piece.offset_bytes), piece.n_bytes)
 }
 
-/// What the backward kernels of flash2 and flash3 share.
-fn of_pass(params: &Params) -> Option<&BackwardParams> {
-    match params {
-        Params::Backward(params) => Some(params),
-        Params::TmaBackward(params) => Some(&params.pass),
-        _ => None,
-    }
-}
-
 /// The lists that a kernel reads, if it reads any.
 fn lists_of(params: &Params) -> Option<(TileList, BlockLists)> {
     match params {
         Params::Forward(params) => Some((params.list, params.blocks)),
         Params::TmaForward(params) => Some((params.list, params.blocks)),
         Params::Combine(params) => Some((params.list, BlockLists::default())),
-        other => of_pass(other).map(|params| (params.list, params.blocks)),
+        other => {
+            let pass = other.backward()?;
+            Some((pass.list, pass.blocks))
+        }
     }
 }
 
@@ -155,7 +149,7 @@ fn hold_listed(plan: &Plan, device: &DeviceInfo, listed: &TileListParams) {
             )
         }
         other => {
-            let p = of_pass(other).unwrap();
+            let p = other.backward().unwrap();
             let q_blocks = u64::from(listed.max_q_blocks);
             assert_eq!(p.padded_q, q_blocks * u64::from(tile_config.block_q));
             for name in ["lse_log2", "delta"] {
@@ -304,7 +298,7 @@ fn hold_clear(plan: &Plan, params: &ClearParams, lists: BlockLists) {
     let main = main_of(plan);
     assert_eq!(params.blocks, lists);
     assert_eq!(params.tile_rows, main.variant.tile_config.block_k);
-    assert_eq!(params.window, of_pass(&main.params).unwrap().window);
+    assert_eq!(params.window, main.params.backward().unwrap().window);
 }
 
 proptest! {

@@ -176,15 +176,11 @@ fn layout(argument: Argument, tensor: &CubeTensor) -> Result<Layout, Error> {
             needed: 4,
         });
     };
-    Ok(Layout {
-        batch,
-        seqlen,
-        heads,
-        head_dim,
-        batch_stride,
-        row_stride,
-        head_stride,
-    })
+    let shape = [batch, seqlen, heads, head_dim];
+    Ok(Layout::strided(
+        shape,
+        [batch_stride, row_stride, head_stride],
+    ))
 }
 
 /// Whether ferroflash can read a tensor's rows where they lie, if the first one does.

@@ -101,15 +101,11 @@ fn layout([batch, heads, seqlen, head_dim]: [usize; 4], strides: &[isize]) -> Op
     }
     let [batch_stride, head_stride, row_stride, last] = steps;
     let is_readable = last == 1 || head_dim <= 1 || is_empty;
-    is_readable.then_some(Layout {
-        batch,
-        seqlen,
-        heads,
-        head_dim,
-        batch_stride,
-        row_stride,
-        head_stride,
-    })
+    let shape = [batch, seqlen, heads, head_dim];
+    is_readable.then_some(Layout::strided(
+        shape,
+        [batch_stride, row_stride, head_stride],
+    ))
 }
 
 #[cfg(test)]

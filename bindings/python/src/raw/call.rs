@@ -270,22 +270,12 @@ fn layouts(
     let mut layouts = Layouts::contiguous();
     for (name, strides) in strides {
         let argument = argument(name)?;
-        let [batch, seqlen, heads, head_dim] = shape_of(argument);
-        let [batch_stride, row_stride, head_stride] = match **strides {
+        let strides = match **strides {
             [batch, row, head] => [batch, row, head],
             [row, head] => [0, row, head],
             _ => [0; 3],
         };
-        let layout = Layout {
-            batch,
-            seqlen,
-            heads,
-            head_dim,
-            batch_stride,
-            row_stride,
-            head_stride,
-        };
-        layouts = layouts.with(argument, layout);
+        layouts = layouts.with(argument, Layout::strided(shape_of(argument), strides));
     }
     let giving = arguments(giving)?.into_iter();
     Ok(giving.fold(layouts, |layouts, argument| layouts.giving(argument)))

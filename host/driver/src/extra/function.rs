@@ -1,7 +1,7 @@
 //! Functions of loaded code: attributes, occupancy, launches.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::ptr::{from_ref, null};
+use std::ptr::null;
 
 use crate::entry::entry;
 use crate::error::DriverError;
@@ -87,17 +87,17 @@ pub struct LaunchSize {
 /// Enqueues a kernel whose only parameter is the struct at `params`, which the driver copies before it returns.
 ///
 /// # Safety
-/// `function` takes one parameter with the layout of `T` by value; what the kernel does with the addresses in it is
+/// `function` takes one parameter by value, and such a one lies at `params`; what the kernel does with the addresses in it is
 /// right; `function` and `stream` belong to the current context.
 #[inline]
-pub unsafe fn launch<T: Copy>(
+pub unsafe fn launch<T: ?Sized>(
     function: CUfunction,
     size: LaunchSize,
     stream: CUstream,
-    params: &T,
+    params: *const T,
 ) -> Result<(), DriverError> {
-    // SAFETY: as the caller promises; there is one parameter, of this type.
-    unsafe { launch_with(function, size, stream, [from_ref(params).cast()]) }
+    // SAFETY: as the caller promises; there is one parameter.
+    unsafe { launch_with(function, size, stream, [params.cast()]) }
 }
 
 /// The same for blocks that wait for each other: none of them begins before the device has room for all. A grid that it can
@@ -106,13 +106,13 @@ pub unsafe fn launch<T: Copy>(
 /// # Safety
 /// As for [`launch`].
 #[inline]
-pub unsafe fn launch_together<T: Copy>(
+pub unsafe fn launch_together<T: ?Sized>(
     function: CUfunction,
     size: LaunchSize,
     stream: CUstream,
-    params: &T,
+    params: *const T,
 ) -> Result<(), DriverError> {
-    let params: [*const c_void; 1] = [from_ref(params).cast()];
+    let params: [*const c_void; 1] = [params.cast()];
     let params = params.as_ptr();
     let LaunchSize {
         grid,

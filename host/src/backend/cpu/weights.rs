@@ -202,15 +202,9 @@ impl<'a> Stored<'a> {
             }
         }
         let copied: &'r Copied<T> = copied;
-        let packed = Layout {
-            batch: copied.table.len().max(1),
-            seqlen: n_rows,
-            heads: 1,
-            head_dim: layout.head_dim,
-            batch_stride: n_rows * layout.head_dim,
-            row_stride: layout.head_dim,
-            head_stride: layout.head_dim,
-        };
+        let head_dim = layout.head_dim;
+        let shape = [copied.table.len().max(1), n_rows, 1, head_dim];
+        let packed = Layout::strided(shape, [n_rows * head_dim, head_dim, head_dim]);
         let table = self.pages.map(|_| Paged::of_copies(&copied.table, n_rows));
         let scales = self.scales.map(|Scales { of, .. }| Scales {
             values: &copied.scales,

@@ -10,7 +10,7 @@ use crate::arguments::{Argument, ByArgument, Values};
 use crate::error::DriverError;
 use crate::plan::{Lies, Planned, PlannedLaunch, give};
 use ferroflash_driver::extra::function::{self, LaunchSize};
-use ferroflash_kernels::params::{Params, SHIFTED, bind};
+use ferroflash_kernels::params::bind;
 
 /// A plan with its kernels found on a device, so that [`Launches::enqueue`] looks nothing up and allocates nothing.
 #[derive(Debug)]
@@ -99,38 +99,15 @@ impl<P: Planned> Launches<P> {
                 self.lie[argument].at(workspace, || address(argument))
             });
             self.device.tensor_maps().encode(&mut params, dtype)?;
-            // SAFETY: `launch.params` has the type that the kernel of `launch.variant` takes: a plan pairs them. With
+            let params = params.bytes();
+            // SAFETY: behind `params` lies a struct of the type that the kernel of `launch.variant` takes: a plan pairs them. With
             // `launch.grid`, which covers the shape in them, the kernel stays inside the arguments and the workspace,
             // which the caller has checked to lie where the addresses say. The context is current; a stream of another is
             // refused.
             unsafe {
-                match &params {
-                    Params::Forward(params) => function::launch(function, size, stream, params)?,
-                    Params::Flash1Forward(params) => {
-                        function::launch(function, size, stream, params)?
-                    }
-                    Params::TmaForward(params) => function::launch(function, size, stream, params)?,
-                    Params::Backward(params) => function::launch(function, size, stream, params)?,
-                    Params::TmaBackward(params) if params.pass.schedule.order == SHIFTED => {
-                        function::launch_together(function, size, stream, params)?
-                    }
-                    Params::TmaBackward(params) => {
-                        function::launch(function, size, stream, params)?
-                    }
-                    Params::Standard(params) => function::launch(function, size, stream, params)?,
-                    Params::Clear(params) => function::launch(function, size, stream, params)?,
-                    Params::TileList(params) => function::launch(function, size, stream, params)?,
-                    Params::BlockList(params) => function::launch(function, size, stream, params)?,
-                    Params::MaskMap(params) => function::launch(function, size, stream, params)?,
-                    Params::Combine(params) => function::launch(function, size, stream, params)?,
-                    Params::Merge(params) => function::launch(function, size, stream, params)?,
-                    Params::Append(params) => function::launch(function, size, stream, params)?,
-                    Params::TensorGradient(params) => {
-                        function::launch(function, size, stream, params)?
-                    }
-                    Params::SinkGradient(params) => {
-                        function::launch(function, size, stream, params)?
-                    }
+                match launch.runs_together() {
+                    false => function::launch(function, size, stream, params)?,
+                    true => function::launch_together(function, size, stream, params)?,
                 }
             }
         }

@@ -5,7 +5,7 @@ use ferroflash::plan::{DeviceInfo, Plan};
 use ferroflash_kernels::attention::block_order::{self, BlockOrder};
 use ferroflash_kernels::attention::mask::{Band, Bounds};
 use ferroflash_kernels::attention::schedule::{self, BackwardTile, HeadSplits, QueryHeads};
-use ferroflash_kernels::params::{Params, Schedule, Shape, TmaBackwardParams, Window};
+use ferroflash_kernels::params::{Schedule, Shape, Window};
 use ferroflash_kernels::variants::Kind;
 
 use crate::timeline::{NoTimeline, bounds, main_kernel, not_on_device};
@@ -60,13 +60,9 @@ impl Launch {
     pub fn of_plan(plan: &Plan, device: &DeviceInfo) -> Result<Launch, NoTimeline> {
         let main = main_kernel(plan)?;
         not_on_device(main)?;
-        let pass = match main.params {
-            Params::Backward(_) if main.variant.kind == Kind::Flash1Backward => {
-                return Err(NoTimeline::NoTiles(plan.algorithm));
-            }
-            Params::Backward(pass) | Params::TmaBackward(TmaBackwardParams { pass, .. }) => pass,
-            _ => return Err(NoTimeline::NoTiles(plan.algorithm)),
-        };
+        let pass = main.params.backward();
+        let pass = pass.filter(|_| main.variant.kind != Kind::Flash1Backward);
+        let pass = pass.ok_or(NoTimeline::NoTiles(plan.algorithm))?;
         let tile_config = &main.variant.tile_config;
         Ok(Launch {
             shape: pass.shape,

@@ -65,28 +65,21 @@ fn strided_rows_are_read_and_written_alone() {
     let problem = problem::<bf16>([2, 4, 2, 37, 45, 24], Mask::Causal);
     let [batch, seqlen_q, heads_q, head_dim] = problem.shape_q();
     let [_, seqlen_k, heads_k, _] = problem.shape_k();
-    let layout = |seqlen, heads, batch_stride, row_stride, head_stride| Layout {
-        batch,
-        seqlen,
-        heads,
-        head_dim,
-        batch_stride,
-        row_stride,
-        head_stride,
-    };
+    let layout =
+        |seqlen, heads, strides| Layout::strided([batch, seqlen, heads, head_dim], strides);
     // Heads outside rows; rows outside heads with gaps; batch entries innermost.
     let layouts = [
         (
-            layout(seqlen_q, heads_q, 7000, 31, 1200),
-            layout(seqlen_k, heads_k, 6000, 25, 2000),
+            layout(seqlen_q, heads_q, [7000, 31, 1200]),
+            layout(seqlen_k, heads_k, [6000, 25, 2000]),
         ),
         (
-            layout(seqlen_q, heads_q, 9000, 200, 30),
-            layout(seqlen_k, heads_k, 4000, 80, 40),
+            layout(seqlen_q, heads_q, [9000, 200, 30]),
+            layout(seqlen_k, heads_k, [4000, 80, 40]),
         ),
         (
-            layout(seqlen_q, heads_q, 24, 300, 50),
-            layout(seqlen_k, heads_k, 30, 60, 3000),
+            layout(seqlen_q, heads_q, [24, 300, 50]),
+            layout(seqlen_k, heads_k, [30, 60, 3000]),
         ),
     ];
     for (layout_q, layout_k) in layouts {
