@@ -58,9 +58,9 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Draws the pictures of docs/src/pictures from the record of measurements.
+    /// Draws the pictures of docs/src/pictures from the record of measurements, and renews the code that texts quote.
     Plots {
-        /// Fails where a picture is stale instead of renewing it.
+        /// Fails where a picture or a quote is stale instead of renewing it.
         #[arg(long)]
         check: bool,
     },

@@ -7,12 +7,14 @@
 //! | [`speed`] | TFLOP/s by length beside the peers, and ratios |
 //! | [`mod@schedule`] | which block of threads does which tile when, by the library's planner |
 //! | [`links`] | links of the book and of the other texts, to files and to items of the code |
+//! | [`quotes`] | code that texts quote: renewed, or compared with where it is from |
 //! | [`pictures`] | all pictures: written, or compared with what is there |
 #![forbid(unsafe_code)]
 
 pub mod canvas;
 pub mod links;
 pub mod pictures;
+pub mod quotes;
 pub mod record;
 pub mod schedule;
 pub mod speed;

@@ -154,7 +154,7 @@ fn faults(root: &Path) -> Result<Vec<String>> {
                 .filter(|code| !is_there(root, &path, code))
                 .map(|code| format!("{path}: `{code}`: there is no such file")),
         );
-        faults.extend(faults_of_includes(root, &path, &text));
+        faults.extend(faults_of_commands(&path, &text));
     }
     let summary = format!("{BOOK}/SUMMARY.md");
     for chapter in chapters {
@@ -304,33 +304,12 @@ fn is_there(root: &Path, path: &str, code: &str) -> bool {
     !is_path || folders.any(|folder| folder.join(code).exists())
 }
 
-/// Includes of mdBook, `{{#include path:anchor}}`, whose file or anchor is not there.
-fn faults_of_includes(root: &Path, path: &str, text: &str) -> Vec<String> {
-    let folder = Path::new(path).parent().unwrap_or(Path::new(""));
-    let mut faults = Vec::new();
-    for rest in text.split("{{#").skip(1) {
-        let inside = rest.split("}}").next().unwrap_or_default();
-        let Some(("include" | "rustdoc_include", named)) = inside.split_once(' ') else {
-            faults.push(format!("{path}: {{{{#{inside}}}}}: not an include"));
-            continue;
-        };
-        let (file, part) = named.trim().split_once(':').unwrap_or((named.trim(), ""));
-        let Ok(text) = fs::read_to_string(root.join(normal(&folder.join(file)))) else {
-            faults.push(format!("{path}: {named}: there is no such file"));
-            continue;
-        };
-        let has = |word: &str| {
-            let mut lines = text.lines();
-            lines.any(|line| {
-                line.trim_end_matches(" -->")
-                    .ends_with(&format!("{word}: {part}"))
-            })
-        };
-        if part.is_empty() || !has("ANCHOR") || !has("ANCHOR_END") {
-            faults.push(format!("{path}: {named}: there is no such anchor"));
-        }
-    }
-    faults
+/// Commands of mdBook, such as `{{#include path}}`: nobody but mdBook shows what they stand for. `<!-- quote path:anchor -->` quotes code.
+fn faults_of_commands(path: &str, text: &str) -> Vec<String> {
+    let inside = |rest: &str| rest.split("}}").next().unwrap_or_default().to_owned();
+    let commands = text.split("{{#").skip(1).map(inside);
+    let faults = commands.map(|inside| format!("{path}: {{{{#{inside}}}}}: not plain Markdown"));
+    faults.collect()
 }
 
 #[cfg(test)]
@@ -359,7 +338,7 @@ mod tests {
                 .filter(|code| !is_there(&root, &path, code))
                 .cloned(),
         );
-        faults.extend(faults_of_includes(&root, &path, text));
+        faults.extend(faults_of_commands(&path, text));
         faults
     }
 
@@ -389,8 +368,7 @@ mod tests {
             "[there](#nowhere)",
             "`host/src/nothing.rs`",
             "[a](http://example.com)",
-            "{{#include ../../host/src/attention.rs:nothing}}",
-            "{{#include ../../host/src/nothing.rs:a}}",
+            "{{#include ../../host/examples/attention.rs:forward}}",
             "{{#playground a.rs}}",
         ] {
             assert_eq!(faults_of(text).len(), 1, "{text}: {:?}", faults_of(text));

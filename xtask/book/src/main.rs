@@ -5,12 +5,13 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use ferroflash_book::pictures::{Mode, pictures};
+use ferroflash_book::quotes::quotes;
 use ferroflash_book::{links, root};
 
 /// Draws what the book shows, and checks where it leads.
 #[derive(Parser)]
 enum Command {
-    /// Renews the pictures.
+    /// Renews the pictures, and the code that texts quote.
     Plots {
         /// Fails where one is stale instead of renewing it.
         #[arg(long)]
@@ -20,10 +21,15 @@ enum Command {
     Links,
 }
 
+fn renew(mode: Mode) -> anyhow::Result<()> {
+    pictures(&root(), mode)?;
+    quotes(&root(), mode)
+}
+
 fn main() -> ExitCode {
     let done = match Command::parse() {
-        Command::Plots { check: true } => pictures(&root(), Mode::Check),
-        Command::Plots { check: false } => pictures(&root(), Mode::Write),
+        Command::Plots { check: true } => renew(Mode::Check),
+        Command::Plots { check: false } => renew(Mode::Write),
         Command::Links => links::check(&root()),
     };
     match done {
