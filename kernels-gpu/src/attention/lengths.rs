@@ -72,6 +72,12 @@ impl ListedTile {
     /// Bytes of an entry; a list begins with as many: the number of entries, and the keys of a split where keys are divided, four bytes each.
     pub const N_BYTES: u32 = 32;
 
+    /// Rows of q, and of k, of the sequence.
+    #[inline(always)]
+    pub fn lengths(self) -> [u32; 2] {
+        [self.seqlen_q, self.seqlen_k]
+    }
+
     /// As words in memory.
     #[inline(always)]
     pub fn words(self) -> [[u32; 4]; 2] {

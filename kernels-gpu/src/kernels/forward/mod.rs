@@ -25,50 +25,12 @@ pub mod sm80;
 pub mod sm90;
 
 use crate::attention::batch_and_head;
-use crate::attention::lengths::ListedTile;
+use crate::kernels::common::sequence::StatisticRows;
 use crate::kernels::merge::partial::{sink_of, with_sink};
-use crate::params::{Shape, TileList};
 use crate::ptx::{global, special};
 use crate::tile::fragment;
-use crate::tile::global::row_of_head;
 use crate::tile::register::Accumulator;
 use crate::tile::softmax::{RowValues, scale_rows};
-
-/// Where a statistic of a sequence's rows lies, L among them: `f32 [heads, rows]`, of which the sequence has `seqlen_q` in each head.
-#[derive(Clone, Copy)]
-pub(in crate::kernels) struct StatisticRows {
-    pub(in crate::kernels) base: u64,
-    pub(in crate::kernels) rows: u32,
-    pub(in crate::kernels) seqlen_q: u32,
-}
-
-impl StatisticRows {
-    /// Where all sequences have as many rows: of all batch entries, whose heads are counted together.
-    #[inline(always)]
-    pub(in crate::kernels) fn padded(base: u64, shape: &Shape) -> StatisticRows {
-        StatisticRows {
-            base,
-            rows: shape.seqlen_q,
-            seqlen_q: shape.seqlen_q,
-        }
-    }
-
-    /// Of a tile's sequence.
-    #[inline(always)]
-    pub(in crate::kernels) fn listed(
-        base: u64,
-        shape: &Shape,
-        list: &TileList,
-        tile: ListedTile,
-    ) -> StatisticRows {
-        let head = list.batch_q(tile.sequence) * shape.heads_q;
-        StatisticRows {
-            base: row_of_head(base, head, u64::from(list.rows_q), tile.q_first),
-            rows: list.rows_q,
-            seqlen_q: tile.seqlen_q,
-        }
-    }
-}
 
 /// O and L ← those with sinks; `sink_of_row` says that of a row.
 #[inline(always)]
@@ -116,7 +78,7 @@ pub(in crate::kernels) unsafe fn load_statistic<O: Accumulator>(
     for m in 0..O::M {
         for half in 0..2 {
             let (head, query) = place_of(first_row + m as u32 * 16 + half as u32 * 8 + place.row);
-            let address = row_of_head(rows.base, head, u64::from(rows.rows), query);
+            let address = rows.address(head, query);
             // SAFETY: the caller's contract.
             values[m][half] = unsafe { global::ld_global_f32(address) };
         }
@@ -140,7 +102,7 @@ pub(in crate::kernels) unsafe fn store_statistic<O: Accumulator>(
     for m in 0..O::M {
         for half in 0..2 {
             let (head, query) = place_of(first_row + m as u32 * 16 + half as u32 * 8 + place.row);
-            let address = row_of_head(rows.base, head, u64::from(rows.rows), query);
+            let address = rows.address(head, query);
             // SAFETY: the query is one of the sequence's, or nothing is written.
             unsafe {
                 global::st_global_f32_if(

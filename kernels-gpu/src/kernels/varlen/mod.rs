@@ -3,9 +3,12 @@
 pub mod tile_list;
 
 use crate::attention::lengths::{Given, ListedTile, rows_of_sequence};
-use crate::attention::mask::{Band, Rows};
+use crate::attention::mask::{Band, Rows, Work};
+use crate::attention::schedule::{self, ForwardTile};
 use crate::kernels::bounds;
-use crate::params::{Lengths, MAX_ROWS, Shape, SplitKv, TensorMap, TileList, Window};
+use crate::params::{
+    Lengths, MAX_ROWS, ORDERED, Schedule, Shape, SplitKv, TensorMap, TileList, Window,
+};
 use crate::ptx::tensor_map::fence_tensor_map_acquire;
 use crate::ptx::{global, shared, spec};
 
@@ -134,12 +137,18 @@ pub(crate) unsafe fn write_listed(list: u64, idx: u32, tile: ListedTile) {
     }
 }
 
-/// The `idx`-th entry of a list.
+/// The `idx`-th entry of a list. Where sequences have no lengths of their own there is none: the block of this number.
 ///
 /// # Safety
 /// A list lies at `list`, and has the entry.
 #[inline(always)]
 pub(crate) unsafe fn listed(list: u64, idx: u32) -> ListedTile {
+    if !spec::lengths() {
+        return ListedTile {
+            block: idx,
+            ..ListedTile::default()
+        };
+    }
     let at = entry_address(list, idx);
     // SAFETY: the caller's contract.
     ListedTile::from_words(unsafe { [global::ld_global_x4(at), global::ld_global_x4(at + 16)] })
@@ -182,6 +191,44 @@ pub(crate) fn band_to_end(window: Window) -> Band {
 }
 
 impl TileList {
+    /// The order of the tiles: where sequences have lengths of their own, the list says how many there are.
+    ///
+    /// # Safety
+    /// There it has been made.
+    #[inline(always)]
+    pub(crate) unsafe fn schedule(&self, schedule: &Schedule) -> Schedule {
+        if !spec::lengths() {
+            return *schedule;
+        }
+        Schedule {
+            // SAFETY: the caller's contract.
+            tiles: unsafe { n_listed(self.tiles) },
+            // Its tiles are never shifted: the compiler should know it.
+            order: ORDERED,
+            stride: 1,
+            ..*schedule
+        }
+    }
+
+    /// The `idx`-th tile of the forward pass, and what the list says of it. It has the longest tiles first; else `work` says how they grow.
+    ///
+    /// # Safety
+    /// As [`TileList::schedule`]; there are so many tiles.
+    #[inline(always)]
+    pub(crate) unsafe fn forward_tile(
+        &self,
+        schedule: &Schedule,
+        work: Work,
+        idx: u32,
+    ) -> (ForwardTile, ListedTile) {
+        let work = if spec::lengths() { Work::Even } else { work };
+        let place = schedule::forward(schedule, work, idx);
+        // SAFETY: the caller's contract.
+        let listed = unsafe { listed(self.tiles, place.q_block) };
+        let q_block = listed.block;
+        (ForwardTile { q_block, ..place }, listed)
+    }
+
     /// The batch entry of q, and of o, in which a sequence lies.
     #[inline(always)]
     pub(crate) fn batch_q(&self, sequence: u32) -> u32 {
@@ -203,8 +250,8 @@ impl TileList {
     }
 }
 
-/// Replaces `held`, the address of the tensor maps by which a thread copies, by `own`. Where that is another address, which it tells,
-/// fences the maps at `acquired`, which the thread then uses.
+/// Replaces `held`, the address of the tensor maps by which a thread copies, by `own`, where sequences have lengths of their own, and so maps. Where
+/// that is another address, which it tells, fences the maps at `acquired`, which the thread then uses.
 ///
 /// # Safety
 /// The kernel that made the list has made the maps.
@@ -214,7 +261,7 @@ pub(crate) unsafe fn acquire_maps<const N: usize>(
     own: u64,
     acquired: [u64; N],
 ) -> bool {
-    let are_new = own != *held;
+    let are_new = spec::lengths() && own != *held;
     if are_new {
         *held = own;
         for map in acquired {

@@ -2,12 +2,11 @@
 
 use super::Tile;
 use crate::attention::batch_and_head;
-use crate::attention::split_kv::n_splits;
 use crate::config::MLA_COLUMNS;
 use crate::kernels::forward::sm90::Tiles;
 use crate::kernels::forward::sm90::consumer::Consumer;
 use crate::kernels::forward::sm90::layout::place;
-use crate::kernels::forward::{StatisticRows, add_sinks, store_statistic, value_of_head};
+use crate::kernels::forward::{add_sinks, store_statistic, value_of_head};
 use crate::ptx::{barrier, spec};
 use crate::tile::element::Element;
 use crate::tile::global::GlobalRows;
@@ -28,8 +27,7 @@ impl Consumer<'_> {
             return false;
         }
         // SAFETY: the place is the tile's.
-        let [_, seqlen_k] = unsafe { self.layout.read_lengths(listed) };
-        n_splits(seqlen_k, self.split_keys) == 1
+        unsafe { self.sequence(0, listed) }.n_splits(split, self.split_keys) == 1
     }
 
     /// l of both consumers' blocks; then O ← diag(l)⁻¹ O, and O and L to memory.
@@ -61,11 +59,7 @@ impl Consumer<'_> {
                 let sink = |row| value_of_head(p.sinks, p.shape.heads_q, place_of(row).0);
                 lse = add_sinks(first_row, lse, &mut t.o, sink);
             }
-            let rows = if spec::lengths() {
-                StatisticRows::listed(p.lse, &p.shape, &p.list, layout.read_listed(listed))
-            } else {
-                StatisticRows::padded(p.lse, &p.shape)
-            };
+            let rows = self.sequence(t.work.head, listed).statistic(p.lse);
             if I == 0 {
                 store_statistic::<T::Output>(rows, first_row, lse, place_of);
             }

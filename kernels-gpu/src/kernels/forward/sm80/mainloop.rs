@@ -298,11 +298,7 @@ impl Block {
     /// The parameters say where seed and offset lie.
     #[inline(always)]
     pub(super) unsafe fn dropped<'p>(&self, p: &'p ForwardParams, first_key: u32) -> Dropped<'p> {
-        let head = if spec::lengths() {
-            self.sequence * p.shape.heads_q + self.head
-        } else {
-            self.head
-        };
+        let head = self.head_of_all(p);
         Dropped {
             p: &p.dropout,
             // SAFETY: the caller's contract.

@@ -6,7 +6,7 @@
 mod mainloop;
 mod pages;
 
-use super::{StatisticRows, add_sinks, store_statistic, value_of_head};
+use super::{add_sinks, store_statistic, value_of_head};
 use crate::attention::mask::{Band, Rows, Work};
 use crate::attention::schedule::{self, ForwardTile};
 use crate::attention::score::ScoreTile;
@@ -14,9 +14,10 @@ use crate::attention::{batch_and_head, divide};
 use crate::config::{self, F32_BYTES, Forward, HALF_BYTES, TileConfig};
 use crate::kernels::common::dropout::divide_by_kept;
 use crate::kernels::common::score_mod::Given;
+use crate::kernels::common::sequence::StatisticRows;
 use crate::kernels::common::stamps::{Profiled, Record};
-use crate::kernels::{bounds, query_tile_work, varlen};
-use crate::params::{ForwardParams, Schedule, Window};
+use crate::kernels::{bounds, query_tile_work};
+use crate::params::{ForwardParams, Window};
 use crate::ptx::{barrier, cp_async, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Extent, Team, Whole};
 use crate::tile::element::{Element, F32};
@@ -136,7 +137,7 @@ struct Block {
     warp_column: u32,
     /// (batch, query head), as the schedule counts them.
     head: u32,
-    /// Where sequences have lengths of their own: which one.
+    /// Where sequences have lengths of their own: which one; else 0.
     sequence: u32,
 }
 
@@ -291,19 +292,20 @@ fn warp_column<T: Blocks>(thread: u32) -> u32 {
 }
 
 impl Block {
+    /// The number of its head among those of all sequences.
+    #[inline(always)]
+    fn head_of_all(&self, p: &ForwardParams) -> u32 {
+        self.sequence * p.shape.heads_q + self.head
+    }
+
     /// S ← what an expression makes of the scores of keys from `first_key` on.
     #[inline(always)]
     fn edit_scores<S: Accumulator>(&self, p: &ForwardParams, first_key: u32, s: &mut S) {
-        let (batch_idx, head_idx) = batch_and_head(self.head, p.shape.heads_q);
+        let (batch_idx, head_idx) = batch_and_head(self.head_of_all(p), p.shape.heads_q);
         let place = fragment::accumulator(self.team.thread % 32, 0);
         let row = self.queries.first + self.warp_row + place.row;
-        let batch = if spec::lengths() {
-            self.sequence
-        } else {
-            batch_idx
-        };
         let seqlens = [self.band.seqlen_q(), self.band.seqlen_k()];
-        let tile = ScoreTile::new(batch, head_idx, p.shape.group_size, seqlens, row);
+        let tile = ScoreTile::new(batch_idx, head_idx, p.shape.group_size, seqlens, row);
         let given = Given::new(&p.score, &p.scale);
         given.edit(tile, first_key + place.col, s);
     }
@@ -458,7 +460,7 @@ unsafe fn add_values<E: Products, T: Blocks>(
     }
 }
 
-// Which tile a block of threads works on, and where its sequence lies.
+// Not a `Sequence`: what it says would be in registers in another order, and of these the kernel has none to spare.
 
 /// Which tile a block works on, and where its sequence lies.
 pub(super) struct TilePosition {
@@ -468,7 +470,7 @@ pub(super) struct TilePosition {
     pub(super) tile: ForwardTile,
     pub(super) batch_q: u32,
     pub(super) batch_k: u32,
-    /// Where sequences have lengths of their own: which one.
+    /// Where sequences have lengths of their own: which one; else 0.
     pub(super) sequence: u32,
     pub(super) q_first: u32,
     pub(super) k_first: u32,
@@ -496,27 +498,18 @@ pub(super) unsafe fn place(p: &ForwardParams) -> Option<TilePosition> {
         });
     }
     // SAFETY: the list has been made, and has the entry.
-    let (place, listed) = unsafe {
-        let tiles = varlen::n_listed(p.list.tiles);
-        if idx >= tiles * p.schedule.heads {
+    let (tile, listed) = unsafe {
+        let schedule = p.list.schedule(&p.schedule);
+        if idx >= schedule.tiles * schedule.heads {
             return None;
         }
-        let schedule = Schedule {
-            tiles,
-            ..p.schedule
-        };
-        // The list has the longest tiles first.
-        let place = schedule::forward(&schedule, Work::Even, idx);
-        (place, varlen::listed(p.list.tiles, place.q_block))
+        p.list.forward_tile(&schedule, Work::Even, idx)
     };
     Some(TilePosition {
         seqlen_q: listed.seqlen_q,
         seqlen_k: listed.seqlen_k,
         window: p.window.of_sequence(listed.seqlen_q, listed.seqlen_k),
-        tile: ForwardTile {
-            q_block: listed.block,
-            ..place
-        },
+        tile,
         batch_q: p.list.batch_q(listed.sequence),
         // A pool of pages begins at its entry 0, whatever the sequence.
         batch_k: if spec::pages() {

@@ -2,16 +2,17 @@
 
 use super::Tiles;
 use super::layout::{Keys, Layout, WorkTile, place};
-use super::scheduler::PackGqa;
-use crate::attention::batch_and_head;
+use super::scheduler::{PackGqa, sequence_of};
+use crate::attention::lengths::ListedTile;
 use crate::attention::mask::Band;
 use crate::attention::score::{RowTerms, ScoreRows, ScoreTile};
 use crate::config::{TMA_SLOTS, TileConfig};
 use crate::kernels::band;
 use crate::kernels::common::dropout::{Dropped, head_of};
 use crate::kernels::common::score_mod::{Given, edit_fragments};
+use crate::kernels::common::sequence::Sequence;
 use crate::kernels::common::stamps::Record;
-use crate::kernels::varlen::{band_of_sequence, split_keys};
+use crate::kernels::varlen::split_keys;
 use crate::params::{BOX_COLUMNS, TmaForwardParams};
 use crate::ptx::{barrier, mbarrier, score, spec, special};
 use crate::tile::element::Element;
@@ -346,16 +347,20 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// The mask of the tile that was announced last, before `slot`.
+    /// The sequence of a tile of this head, whose entry of the list lies in the place `listed`.
+    ///
+    /// # Safety
+    /// The tile is not done with as long as the sequence is asked.
     #[inline(always)]
-    pub fn band(&self, slot: Ring) -> Band {
-        if spec::lengths() {
-            // SAFETY: the tile is not done with, so the place is its own.
-            let [seqlen_q, seqlen_k] = unsafe { self.layout.read_lengths(place(slot, 1)) };
-            band_of_sequence(seqlen_q, seqlen_k, self.p.window)
-        } else {
-            self.band
-        }
+    pub(in crate::kernels::forward) unsafe fn sequence(
+        &self,
+        head: u32,
+        listed: u32,
+    ) -> Sequence<'_, impl Fn() -> ListedTile> {
+        // SAFETY: the caller's contract.
+        sequence_of(self.p, head, move || unsafe {
+            self.layout.read_listed(listed)
+        })
     }
 
     /// The warp's first row of a tile, in the sequence.
@@ -419,7 +424,9 @@ impl Consumer<'_> {
         if T::BLOCK_MASKS && spec::block_mask() {
             self.mask_block_sparse::<T>(work, keys, s);
         } else {
-            self.mask_block::<T>(self.band(slot), work, block, s);
+            // SAFETY: the tile, which was announced last, before `slot`, is not done with.
+            let band = unsafe { self.sequence(work.head, place(slot, 1)) }.band();
+            self.mask_block::<T>(band, work, block, s);
         }
         terms
     }
@@ -500,24 +507,15 @@ impl Consumer<'_> {
         if !(T::EDITS_SCORES && spec::score() && are_first) {
             return;
         }
-        let (p, shape) = (self.p, &self.p.shape);
-        let (batch, head, seqlens) = if spec::lengths() {
-            // SAFETY: the caller's contract.
-            let listed = unsafe { self.layout.read_listed(place(slot, 1)) };
-            (
-                listed.sequence,
-                work.head,
-                [listed.seqlen_q, listed.seqlen_k],
-            )
-        } else {
-            let (batch, head) = batch_and_head(work.head, shape.heads_q);
-            (batch, head, [shape.seqlen_q, shape.seqlen_k])
-        };
+        let p = self.p;
+        // SAFETY: the caller's contract.
+        let sequence = unsafe { self.sequence(work.head, place(slot, 1)) };
+        let (head, seqlens) = (sequence.head_idx(work.head), sequence.lengths());
         let thread = special::opaque(special::thread_idx_x());
         let in_tile = row_of_thread::<T>(thread) + fragment::accumulator(thread % 32, 0).row;
         let row = work.q_block * T::CONFIG.block_q + in_tile;
         let given = Given::new(&p.score, &p.scale);
-        let tile = ScoreTile::new(batch, head, shape.group_size, seqlens, row);
+        let tile = ScoreTile::new(sequence.idx(), head, p.shape.group_size, seqlens, row);
         given.begin(ScoreRows::Queries, tile);
     }
 
@@ -614,13 +612,8 @@ impl Consumer<'_> {
         } else {
             (work.first_block + block) * tile_config.block_k
         };
-        let head = if spec::lengths() {
-            // SAFETY: the caller's contract.
-            let listed = unsafe { self.layout.read_listed(place(slot, 1)) };
-            listed.sequence * p.shape.heads_q + work.head
-        } else {
-            work.head
-        };
+        // SAFETY: the caller's contract.
+        let head = unsafe { self.sequence(work.head, place(slot, 1)) }.head(work.head);
         // Opaque, as are rows of masks: registers would not hold what follows from it.
         let thread = special::opaque(special::thread_idx_x());
         let row = row_of_thread::<T>(thread);

@@ -5,18 +5,17 @@ use super::consumer::{Consumer, Finished};
 use super::layout::{Layout, WorkTile, place};
 use super::producer::maps_of_sequence;
 use super::scheduler::{Pack, PackGqa};
-use crate::attention::split_kv::n_splits;
-use crate::attention::{batch_and_head, divide};
+use crate::attention::divide;
 use crate::config::TMA_SLOTS;
 use crate::kernels::common::dropout::divide_by_kept;
-use crate::kernels::forward::{StatisticRows, add_sinks, store_statistic, value_of_head};
+use crate::kernels::forward::{add_sinks, store_statistic, value_of_head};
 use crate::kernels::merge::combine::SplitQuery;
 use crate::kernels::varlen;
 use crate::params::{BOX_COLUMNS, CombineParams, ForwardMap, TmaForwardParams};
 use crate::ptx::{atomic, barrier, global, mbarrier, shuffle, spec, special, tma};
 use crate::tile::element::Element;
 use crate::tile::fragment;
-use crate::tile::global::{GlobalMatrix, GlobalRows, row_of_head};
+use crate::tile::global::GlobalMatrix;
 use crate::tile::register::Accumulator;
 use crate::tile::ring::Ring;
 use crate::tile::softmax::RowValues;
@@ -46,10 +45,6 @@ impl Consumer<'_> {
                     self.packing.query::<T>(row),
                 )
             };
-            let o_rows = |batch_idx, head_idx, first, seqlen_q| GlobalMatrix {
-                rows: GlobalRows::new(&p.o_rows, batch_idx, head_idx, 0).from_row(first, seqlen_q),
-                chunks: p.shape.head_dim_v / 8,
-            };
             if T::SPLITS_KV && spec::split_kv() {
                 self.store_split::<T>(finished.work, listed, first_row, 0, lse, o);
                 return;
@@ -73,29 +68,15 @@ impl Consumer<'_> {
             };
             // Of the same rows one consumer writes lse.
             let writes_lse = !T::SHARES_ROWS || self.idx == 0;
-            // Not one call with either's numbers: ptxas would hold them in registers.
-            if spec::lengths() {
-                if !T::STORES {
-                    let tile = self.layout.read_listed(special::opaque(listed));
-                    let batch_idx = p.list.batch_q(tile.sequence);
-                    let target = o_rows(batch_idx, head, tile.q_first, tile.seqlen_q);
-                    warpgroup::store_rows::<E, _>(own_columns(target), first_row, o);
-                }
-                if writes_lse {
-                    let tile = self.layout.read_listed(listed);
-                    let rows = StatisticRows::listed(p.lse, &p.shape, &p.list, tile);
-                    store_statistic::<T::Output>(rows, first_row, lse, place_of);
-                }
-            } else {
-                if !T::STORES {
-                    let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
-                    let target = o_rows(batch_idx, head_idx, 0, p.shape.seqlen_q);
-                    warpgroup::store_rows::<E, _>(own_columns(target), first_row, o);
-                }
-                if writes_lse {
-                    let rows = StatisticRows::padded(p.lse, &p.shape);
-                    store_statistic::<T::Output>(rows, first_row, lse, place_of);
-                }
+            if !T::STORES {
+                let sequence = self.sequence(head, special::opaque(listed));
+                let target = sequence.rows_q::<E>(&p.o_rows, sequence.head_idx(head));
+                let target = target.with_columns(p.shape.head_dim_v);
+                warpgroup::store_rows::<E, _>(own_columns(target), first_row, o);
+            }
+            if writes_lse {
+                let rows = self.sequence(head, listed).statistic(p.lse);
+                store_statistic::<T::Output>(rows, first_row, lse, place_of);
             }
         }
     }
@@ -260,13 +241,8 @@ impl Consumer<'_> {
         let lse_base = p.split.lse + before * 4;
         // SAFETY: the caller's contract: the workspace has every row of every split, and others are not written.
         unsafe {
-            let (rows, n_splits) = if spec::lengths() {
-                let tile = self.layout.read_listed(listed);
-                let rows = StatisticRows::listed(lse_base, &p.shape, &p.list, tile);
-                (rows, n_splits(tile.seqlen_k, self.split_keys))
-            } else {
-                (StatisticRows::padded(lse_base, &p.shape), p.split.n)
-            };
+            let sequence = self.sequence(work.head, listed);
+            let rows = sequence.statistic(lse_base);
             let place_of = |row| (packing.head::<T>(work.head, row), packing.query::<T>(row));
             if !T::SHARES_ROWS || self.idx == 0 {
                 store_statistic::<T::Output>(rows, first_row, lse, place_of);
@@ -274,8 +250,8 @@ impl Consumer<'_> {
             let place = fragment::accumulator(special::lane_idx(), 0);
             for half in 0..2 {
                 let (head, query) = place_of(first_row + half as u32 * 8 + place.row);
-                let row = row_of_head(rows.base, head, u64::from(rows.rows), query);
-                let row = (row - p.split.lse) / 4 * u64::from(p.shape.head_dim_v);
+                let row = (rows.address(head, query) - p.split.lse) / 4;
+                let row = row * u64::from(p.shape.head_dim_v);
                 let column = first_column + place.col;
                 let address = p.split.o + (row + u64::from(column)) * 4;
                 for n in 0..T::Output::N {
@@ -289,9 +265,10 @@ impl Consumer<'_> {
             if p.split.tiles_merge == 1 {
                 let first_row = work.q_block * T::CONFIG.block_q;
                 let (head, query) = place_of(first_row);
-                let place = row_of_head(rows.base - lse_base, head, u64::from(rows.rows), query);
+                let place = (rows.address(head, query) - lse_base) / 4;
                 let of_tile = packing.rows_of_tile::<T>(query, rows.seqlen_q);
-                Arrivals::new::<T>(p, (place / 4) as u32, n_splits, of_tile).written();
+                let n_splits = sequence.n_splits(&p.split, self.split_keys);
+                Arrivals::new::<T>(p, place as u32, n_splits, of_tile).written();
             }
         }
     }

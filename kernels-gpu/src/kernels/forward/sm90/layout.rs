@@ -224,16 +224,6 @@ impl Layout {
         unsafe { read_listed_shared(self.listed(place)) }
     }
 
-    /// Reads the lengths of a tile's sequence, of q and of k.
-    ///
-    /// # Safety
-    /// As [`Layout::read_listed`].
-    #[inline(always)]
-    pub unsafe fn read_lengths(self, place: u32) -> [u32; 2] {
-        // SAFETY: the caller's contract.
-        unsafe { shared::ld_shared_x2(self.listed(place) + 8) }
-    }
-
     /// Writes which keys a stage of K is for. Under a block mask alone, which has no use for the places of the list's entries.
     ///
     /// # Safety

@@ -91,7 +91,7 @@ pub trait Tiles: Sized {
     const KV_STAGES: u32 = Self::SCHEDULE.kv_stages;
     /// Whether store warps send O to memory.
     const STORES: bool = Self::SCHEDULE.stores;
-    /// Whether consumers find their place anew where they need it.
+    /// Whether consumers find their place again wherever they need it.
     const FORGETS_PLACE: bool = Self::SCHEDULE.forgets_place;
     /// Whether the softmax is speculative.
     const SPECULATES: bool = Self::SCHEDULE.speculates;

@@ -3,16 +3,15 @@
 use super::Tiles;
 use super::layout::{Keys, Layout, WorkTile};
 use super::paged_producer::{Found, SequencePages, two_load};
-use super::scheduler::{Claims, Pack, PackGqa, announce, list_of, split_of};
+use super::scheduler::{Claims, Pack, PackGqa, announce, list_of, sequence_of, split_of};
 use crate::attention::lengths::ListedTile;
-use crate::attention::mask::{Rows, Work};
-use crate::attention::schedule::{self, ForwardTile};
+use crate::attention::mask::Rows;
 use crate::attention::split_kv::blocks_of_split;
 use crate::attention::{batch_and_head, divide};
 use crate::config::TMA_SLOTS;
 use crate::kernels::block_sparse::list::List;
-use crate::kernels::{band, query_tile_work, varlen};
-use crate::params::{BOX_COLUMNS, FORWARD_MAPS, ForwardMap, MAX_ROWS, Schedule, TmaForwardParams};
+use crate::kernels::{bounds, query_tile_work, varlen};
+use crate::params::{BOX_COLUMNS, FORWARD_MAPS, ForwardMap, MAX_ROWS, TmaForwardParams};
 use crate::ptx::{mbarrier, spec, tensor_map, tma};
 use crate::tile::ring::{Barriers, Ring};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
@@ -40,18 +39,10 @@ pub struct Producer<'a> {
 #[inline(always)]
 pub unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: Layout) {
     let config = T::CONFIG;
-    let band = band(&p.shape, p.window);
-    let n_listed = if spec::lengths() {
-        // SAFETY: a list lies there.
-        unsafe { varlen::n_listed(p.list.tiles) }
-    } else {
-        p.schedule.tiles
-    };
-    let schedule = Schedule {
-        tiles: n_listed,
-        ..p.schedule
-    };
-    let tiles = n_listed * schedule.heads;
+    let bounds = bounds();
+    // SAFETY: where sequences have lengths of their own, their list has been made.
+    let schedule = unsafe { p.list.schedule(&p.schedule) };
+    let tiles = schedule.tiles * schedule.heads;
     let mut slot = Ring::start(TMA_SLOTS);
     let mut producer = Producer::new::<T>(p, maps, layout);
     let split_keys = if T::SPLITS_KV && spec::split_kv() {
@@ -69,30 +60,19 @@ pub unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: Layout)
     // SAFETY: stages and slots are filled when they are empty; each tile is claimed once.
     unsafe {
         while tile_idx < tiles {
-            let (tile, band, listed) = if spec::lengths() {
-                // The list has the longest tiles first.
-                let place = schedule::forward(&schedule, Work::Even, tile_idx);
-                let listed = varlen::listed(p.list.tiles, place.q_block);
-                producer.begin_sequence(listed.sequence);
-                if spec::pages() {
-                    producer.pages = SequencePages::new(p, maps, listed);
-                }
-                let tile = ForwardTile {
-                    q_block: listed.block,
-                    ..place
-                };
-                let band = varlen::band_of_sequence(listed.seqlen_q, listed.seqlen_k, p.window);
-                (tile, band, listed)
+            let work = if T::BLOCK_MASKS {
+                query_tile_work(&p.blocks)
             } else {
-                let work = if T::BLOCK_MASKS {
-                    query_tile_work(&p.blocks)
-                } else {
-                    band.bounds().work()
-                };
-                let tile = schedule::forward(&schedule, work, tile_idx);
-                (tile, band, ListedTile::default())
+                bounds.work()
             };
-            let (tile, split) = split_of::<T>(p, split_keys, tile, listed);
+            let (tile, listed) = p.list.forward_tile(&schedule, work, tile_idx);
+            producer.begin_sequence(listed.sequence);
+            if spec::pages() {
+                producer.pages = SequencePages::new(p, maps, listed);
+            }
+            let sequence = sequence_of(p, tile.head, || listed);
+            let band = sequence.band();
+            let (tile, split) = split_of::<T>(p, split_keys, tile, &sequence);
             let first = tile.q_block * block_q;
             let queries = Rows::of_sequence(first, block_q, band.seqlen_q());
             let (first_block, n_blocks) = if T::BLOCK_MASKS && spec::block_mask() {
@@ -165,7 +145,7 @@ impl<'a> Producer<'a> {
         }
     }
 
-    /// Copies by the tensor maps of this sequence from now on.
+    /// Copies by the tensor maps of this sequence from now on, where it has maps of its own.
     #[inline(always)]
     unsafe fn begin_sequence(&mut self, sequence: u32) {
         let own = maps_of_sequence(self.p, sequence);

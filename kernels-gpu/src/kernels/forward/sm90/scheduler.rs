@@ -4,9 +4,10 @@ use super::Tiles;
 use super::layout::{Layout, WorkTile, place};
 use crate::attention::lengths::ListedTile;
 use crate::attention::schedule::ForwardTile;
-use crate::attention::split_kv::{n_splits, tile_and_split};
+use crate::attention::split_kv::tile_and_split;
 use crate::attention::{batch_and_head, divide};
 use crate::kernels::block_sparse::list::List;
+use crate::kernels::common::sequence::Sequence;
 use crate::params::TmaForwardParams;
 use crate::ptx::{atomic, mbarrier, spec, special};
 use crate::tile::ring::Ring;
@@ -176,22 +177,34 @@ impl PackGqa {
 
 // Which tile the producer works on, and how the others hear of it.
 
+/// The sequence of a tile of this head, of which `listed` reads the list's entry.
+#[inline(always)]
+pub fn sequence_of<L: Fn() -> ListedTile>(
+    p: &TmaForwardParams,
+    head: u32,
+    listed: L,
+) -> Sequence<'_, L> {
+    Sequence {
+        shape: &p.shape,
+        list: &p.list,
+        window: p.window,
+        batch_idx: divide(head, p.shape.heads_q),
+        listed,
+    }
+}
+
 /// Where keys are divided among tiles: the tile of queries, and which split of its keys.
 #[inline(always)]
 pub fn split_of<T: Tiles>(
     p: &TmaForwardParams,
     split_keys: u32,
     tile: ForwardTile,
-    listed: ListedTile,
+    sequence: &Sequence<'_, impl Fn() -> ListedTile>,
 ) -> (ForwardTile, u32) {
     if !(T::SPLITS_KV && spec::split_kv()) {
         return (tile, 0);
     }
-    let n = if spec::lengths() {
-        n_splits(listed.seqlen_k, split_keys)
-    } else {
-        p.split.n
-    };
+    let n = sequence.n_splits(&p.split, split_keys);
     let (q_block, split) = tile_and_split(tile.q_block, n);
     (ForwardTile { q_block, ..tile }, split)
 }

@@ -15,7 +15,7 @@
 //! dQ ← dQ · scale, rounded                          postprocess
 //! ```
 //!
-//! The paper keeps O, l and m, and takes Δ_i = rowsum(dO_i ∘ O_i) anew in each step; L_i stands for l and m here, and both are made once, as in flash2.
+//! The paper keeps O, l and m, and takes Δ_i = rowsum(dO_i ∘ O_i) again in each step; L_i stands for l and m here, and both are made once, as in flash2.
 //!
 //! A tile of keys is flash2's (`key_tile.rs`), as this paper's loops are in the backward pass: flash2 shares the tiles out among blocks of threads,
 //! which then have to take turns at dQ. Here all tiles of a head are one block's, so it adds to dQ by a plain load and a plain store.

@@ -34,10 +34,9 @@ use crate::attention::score::RowTerms;
 use crate::attention::{batch_and_head, divide};
 use crate::config::{self, HALF_BYTES, TileConfig};
 use crate::kernels::band;
+use crate::kernels::common::sequence::StatisticRows;
 use crate::kernels::forward::sm80::{Blocks, Tiles};
-use crate::kernels::forward::{
-    StatisticRows, add_sinks, load_statistic, store_statistic, value_of_head,
-};
+use crate::kernels::forward::{add_sinks, load_statistic, store_statistic, value_of_head};
 use crate::params::Flash1ForwardParams;
 use crate::ptx::{barrier, cp_async, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Team};
