@@ -38,12 +38,12 @@ pub mod sink_gradient;
 
 pub mod tensor_gradient;
 
+use crate::attention::lengths::ListedTile;
 use crate::attention::schedule::BackwardTile;
 use crate::config::TileConfig;
+use crate::kernels::common::sequence::Sequence;
 use crate::kernels::common::stamps::{Profiled, Record};
-use crate::kernels::varlen;
 use crate::params::{BackwardParams, Schedule};
-use crate::ptx::spec;
 
 /// What the kernels of a pass agree on: how rows of q are cut into blocks, and the size of the accumulator of dQ.
 pub trait Blocks {
@@ -80,17 +80,25 @@ fn record(p: &BackwardParams, tile: BackwardTile, writes: bool) -> Record {
     Record::new(p.stamps, p.schedule.tiles, tile.head, tile.k_block, writes)
 }
 
-/// The order of the tiles. Where sequences have lengths of their own, the list says how many there are. It is read each time: no
-/// register need hold the number.
+/// The order of the tiles. Where sequences have lengths of their own, their list is read each time: no register need hold how many there are.
 #[inline(always)]
 fn schedule_of(p: &BackwardParams) -> Schedule {
-    if spec::lengths() {
-        Schedule {
-            // SAFETY: a list lies there.
-            tiles: unsafe { varlen::n_listed(p.list.tiles) },
-            ..p.schedule
-        }
-    } else {
-        p.schedule
+    // SAFETY: the list has been made.
+    unsafe { p.list.schedule(&p.schedule) }
+}
+
+/// The sequence of a tile of this batch entry, of which `listed` reads the list's entry.
+#[inline(always)]
+fn sequence_of<L: Fn() -> ListedTile>(
+    p: &BackwardParams,
+    batch_idx: u32,
+    listed: L,
+) -> Sequence<'_, L> {
+    Sequence {
+        shape: &p.shape,
+        list: &p.list,
+        window: p.window,
+        batch_idx,
+        listed,
     }
 }

@@ -5,7 +5,8 @@
 use super::weights::{Head, weights_rows};
 use crate::attention::mask::{Band, Rows};
 use crate::kernels::block_sparse::map::MapRow;
-use crate::kernels::{bounds, varlen};
+use crate::kernels::common::sequence::band_of_lengths;
+use crate::kernels::varlen;
 use crate::params::{StandardParams, TensorView};
 use crate::ptx::spec;
 use crate::tile::global::{GlobalMatrix, GlobalRows, row_of_head};
@@ -77,13 +78,7 @@ impl Sequence {
     /// Its mask.
     #[inline(always)]
     pub fn band(&self, p: &StandardParams) -> Band {
-        let window = if spec::lengths() {
-            p.window.of_sequence(self.q.len, self.k.len)
-        } else {
-            p.window
-        };
-        // The bounds are asked for here: behind two ways ptxas would not know them.
-        Band::new(self.q.len, self.k.len, window, bounds())
+        band_of_lengths(p.window, self.q.len, self.k.len)
     }
 
     /// The row of the block mask's map that one of its queries has.

@@ -6,9 +6,7 @@ use crate::attention::lengths::{Given, ListedTile, rows_of_sequence};
 use crate::attention::mask::{Band, Rows, Work};
 use crate::attention::schedule::{self, ForwardTile};
 use crate::kernels::bounds;
-use crate::params::{
-    Lengths, MAX_ROWS, ORDERED, Schedule, Shape, SplitKv, TensorMap, TileList, Window,
-};
+use crate::params::{Lengths, MAX_ROWS, Schedule, Shape, SplitKv, TensorMap, TileList, Window};
 use crate::ptx::tensor_map::fence_tensor_map_acquire;
 use crate::ptx::{global, shared, spec};
 
@@ -203,9 +201,6 @@ impl TileList {
         Schedule {
             // SAFETY: the caller's contract.
             tiles: unsafe { n_listed(self.tiles) },
-            // Its tiles are never shifted: the compiler should know it.
-            order: ORDERED,
-            stride: 1,
             ..*schedule
         }
     }
@@ -250,8 +245,8 @@ impl TileList {
     }
 }
 
-/// Replaces `held`, the address of the tensor maps by which a thread copies, by `own`, where sequences have lengths of their own, and so maps. Where
-/// that is another address, which it tells, fences the maps at `acquired`, which the thread then uses.
+/// Replaces `held`, the address of the tensor maps by which a thread copies, by `own`. Where that is another address, which it tells,
+/// fences the maps at `acquired`, which the thread then uses.
 ///
 /// # Safety
 /// The kernel that made the list has made the maps.
@@ -261,7 +256,7 @@ pub(crate) unsafe fn acquire_maps<const N: usize>(
     own: u64,
     acquired: [u64; N],
 ) -> bool {
-    let are_new = spec::lengths() && own != *held;
+    let are_new = own != *held;
     if are_new {
         *held = own;
         for map in acquired {

@@ -66,9 +66,11 @@ pub unsafe fn produce<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: Layout)
                 bounds.work()
             };
             let (tile, listed) = p.list.forward_tile(&schedule, work, tile_idx);
-            producer.begin_sequence(listed.sequence);
-            if spec::pages() {
-                producer.pages = SequencePages::new(p, maps, listed);
+            if spec::lengths() {
+                producer.begin_sequence(listed.sequence);
+                if spec::pages() {
+                    producer.pages = SequencePages::new(p, maps, listed);
+                }
             }
             let sequence = sequence_of(p, tile.head, || listed);
             let band = sequence.band();
@@ -145,7 +147,7 @@ impl<'a> Producer<'a> {
         }
     }
 
-    /// Copies by the tensor maps of this sequence from now on, where it has maps of its own.
+    /// Copies by the tensor maps of this sequence from now on.
     #[inline(always)]
     unsafe fn begin_sequence(&mut self, sequence: u32) {
         let own = maps_of_sequence(self.p, sequence);
