@@ -26,7 +26,7 @@ impl Folder {
 
     /// Makes it a program: the README's example, with the library as `manifest` names it.
     fn write_program(&self, manifest: &str) {
-        let package = "[package]\nname = \"dependent\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\nhalf = \"2\"\n";
+        let package = "[package]\nname = \"dependent\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\n";
         fs::write(self.0.join("Cargo.toml"), format!("{package}{manifest}")).unwrap();
         fs::write(self.0.join("src/main.rs"), example()).unwrap();
         // The versions of everything are the repository's.

@@ -40,6 +40,17 @@ def test_benchmarks_say_their_arguments_without_torch(name):
     assert "--ferroflash" in said.stdout
 
 
+def test_the_example_of_the_readme_runs_as_it_stands():
+    pytest.importorskip("torch", reason="[not run] no torch")
+    readme = Path(__file__).resolve().parents[3] / "README.md"
+    if not readme.is_file():
+        pytest.skip("[not run] not in the repository")
+    _, _, rest = readme.read_text().partition("```python\n")
+    example, _, _ = rest.partition("```")
+    checked = f"{example}\nassert all(x.grad is not None and x.grad.isfinite().all() for x in (q, k, v))"
+    subprocess.run([sys.executable, "-c", checked], check=True)
+
+
 def test_a_name_that_is_not_there():
     with pytest.raises(AttributeError, match="flash_attention"):
         ferroflash.flash_attention  # noqa: B018

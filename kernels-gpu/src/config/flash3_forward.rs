@@ -57,7 +57,7 @@ pub struct TmaForward {
     /// 8. With 40 the producer needs no local memory for the lengths of a sequence, nor for splits. 0 where consumers need none of the producer's: where an SM
     /// has 256 threads at most, each begins with as many as it can have.
     pub registers: [u32; 2],
-    /// Whether consumers find their place in the block of threads anew where they need it. Kernels that have no register to keep it in: that of
+    /// Whether consumers look up their place in the block of threads each time they need it. Kernels that have no register to keep it in: that of
     /// head_dim 256 with lengths and splits, and those of more columns of values than of keys beside an expression.
     pub forgets_place: bool,
     /// Whether the softmax is speculative: exponentials before the maxima are known. Where values have more than 128 columns, the softmax hides behind the

@@ -1,16 +1,16 @@
 //! The backward pass, by recomputation: dQ, dK, dV from q, k, v, dO and the forward pass's O and lse.
 //!
-//! With S = Q Kᵀ · scale and P = exp(S − L) recomputed tile by tile (FlashAttention-2, Algorithm 2):
+//! With S = scale · Q Kᵀ and P = exp(S − L) recomputed tile by tile (FlashAttention-2, Algorithm 2):
 //!
 //! ```text
 //! Δ ← rowsum(dO ∘ O) − dL                      preprocess, one pass over the rows
 //! for each tile of keys, for each block of queries that sees it:
-//!     Sᵀ ← K Qᵀ,  Pᵀ ← exp(Sᵀ − L)             score warps
+//!     Sᵀ ← scale · K Qᵀ,  Pᵀ ← exp(Sᵀ − L)     score warps
 //!     dV ← dV + Pᵀ dO                          score warps
 //!     dPᵀ ← V dOᵀ,  dSᵀ ← Pᵀ ∘ (dPᵀ − Δ)       gradient warps
 //!     dK ← dK + dSᵀ Q                          gradient warps
 //!     dQ ← dQ + dS K                           all warps, into an f32 accumulator in global memory
-//! dQ ← dQ · scale, rounded                     postprocess
+//! dK ← scale · dK, dQ ← scale · dQ, rounded    epilogue, postprocess
 //! ```
 //!
 //! Where weights are dropped, dV takes Pᵀ without them, divided by the share that is kept, and dPᵀ is 0 there, and divided as well; Δ is what it was.

@@ -1,11 +1,11 @@
-//! The forward pass: O = softmax(Q Kᵀ · scale, masked) V, and L = log-sum-exp of the rows.
+//! The forward pass: O = softmax(scale · Q Kᵀ, masked) V, and L = log-sum-exp of the rows.
 //!
 //! FlashAttention-2 (Dao 2023), Algorithm 1, for one tile of queries:
 //!
 //! ```text
 //! load Q;  O ← 0,  m ← −∞,  l ← 0
 //! for each KV block j that the mask leaves, from the last one down:
-//!     S ← Q K_jᵀ                           tensor cores
+//!     S ← scale · Q K_jᵀ                   tensor cores; the scale is folded into the exponential
 //!     mask S, where the block is an edge
 //!     P ← exp(S − m),  l ← l + rowsum P    m, l, O rescaled where a maximum grew
 //!     O ← O + P V_j                        tensor cores
