@@ -26,7 +26,7 @@ use crate::scores::is_editable;
 use crate::subject::Subject;
 use crate::suite::is_eligible;
 use crate::trial::{Refusal, Rows, Vectors, refusal};
-use crate::ways;
+use crate::ways::{self, Given};
 
 /// Of the random cases, the emulator runs one in so many.
 const ONE_IN: usize = 3;
@@ -112,10 +112,10 @@ fn divides(subject: &Subject, algorithm: Algorithm, case: &Case, problem: &Probl
     let Ok(device) = (subject.open)(case.seed) else {
         return false;
     };
-    let problem = case.giving(problem);
+    let call = (problem, Given::of_case(case));
     let (info, place) = (device.info(), device.location());
     let asked = Some(algorithm);
-    let plan = ways::planned(info, subject.backend, place, asked, Pass::Forward, &problem);
+    let plan = ways::planned(info, subject.backend, place, asked, Pass::Forward, call);
     let divides = |launch: &PlannedLaunch| launch.spec.has(Constant::SplitKv);
     plan.is_some_and(|plan| plan.launches.iter().any(divides))
 }

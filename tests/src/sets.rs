@@ -15,7 +15,7 @@ use crate::cases::pages::PagedCase;
 use crate::cases::scores::ScoreCase;
 use crate::sample::{self, Choice, Member, Members, Share};
 use crate::subject::Subject;
-use crate::ways;
+use crate::ways::{self, Given};
 use crate::{fp8, mla, pages, scores, suite};
 
 /// A set of cases that a subject is put through.
@@ -146,8 +146,9 @@ impl Set {
         let asked = Some(self.algorithm);
         let mut met = BTreeSet::new();
         for Entry { case, problems, .. } in self.entries() {
+            let given = Given::of_case(&case);
             let mut meet = |pass, problem: &Problem| {
-                let plan = ways::planned(info, backend, place, asked, pass, &case.giving(problem));
+                let plan = ways::planned(info, backend, place, asked, pass, (problem, given));
                 met.extend(plan.iter().flat_map(ways::ways));
             };
             // All that runs, whatever tiles the subject is there for.

@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use ferroflash::arguments::Argument;
+use ferroflash::dtype::ScalarType;
 use ferroflash::plan::{DeviceInfo, Plan, PlannedLaunch, plan};
-use ferroflash::tensor::Location;
+use ferroflash::tensor::{Location, VectorDescription};
 use ferroflash::{
     Algorithm, Backend, BlockMask, Dtype, Fp8Kv, Mask, Order, Pages, Pass, Problem, SplitKv,
     validate,
@@ -21,18 +22,61 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
+use crate::cases::Case;
 use crate::cases::mla::COLUMNS;
 
-/// The plan of a pass on contiguous tensors, and on what the problem says that calls give; `None` where it is refused.
+/// The lengths that a call gives beside what its problem says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// How many rows of q sequences use.
+    pub seqused_q: bool,
+    /// How many rows of k and v they use.
+    pub seqused_k: bool,
+    /// At which of these they begin.
+    pub leftpad_k: bool,
+}
+
+impl Given {
+    /// What a case gives.
+    pub fn of_case(case: &Case) -> Given {
+        let Some(lengths) = case.lengths else {
+            return Given::default();
+        };
+        Given {
+            seqused_q: lengths.q.used.is_some(),
+            seqused_k: lengths.k.used.is_some(),
+            leftpad_k: lengths.k.leftpad.is_some(),
+        }
+    }
+
+    fn arguments(self) -> impl Iterator<Item = Argument> {
+        let all = [
+            (self.seqused_q, Argument::SeqUsedQ),
+            (self.seqused_k, Argument::SeqUsedK),
+            (self.leftpad_k, Argument::LeftpadK),
+        ];
+        let given = all.into_iter().filter(|(is_given, _)| *is_given);
+        given.map(|(_, argument)| argument)
+    }
+}
+
+/// The plan of a pass on contiguous tensors; `None` where it is refused.
 pub fn planned(
     device: &DeviceInfo,
     backend: Backend,
     location: Location,
     asked: Option<Algorithm>,
     pass: Pass,
-    problem: &Problem,
+    (problem, given): (&Problem, Given),
 ) -> Option<Plan> {
     let checked = validate::without_tensors(problem, pass, location).ok()?;
+    let mut arguments = *checked.arguments();
+    for argument in given.arguments() {
+        let n = problem.batch() as u64;
+        let vector = VectorDescription::unplaced(n, ScalarType::I32, location);
+        arguments = arguments.with(argument, vector);
+    }
+    let checked = validate::check(problem, pass, arguments).ok()?;
     plan(&checked, device, backend, asked).ok()
 }
 
@@ -152,8 +196,8 @@ pub fn unmet(met: &BTreeSet<String>) -> BTreeMap<String, String> {
         let device = &devices[at % devices.len()];
         let asked = asked[at / devices.len() % asked.len()];
         for pass in [Pass::Forward, Pass::Backward] {
-            let (backend, place) = (Backend::Cuda, Location::Cuda(0));
-            let plan = planned(device, backend, place, asked, pass, &problem);
+            let call = (&problem.0, problem.1);
+            let plan = planned(device, Backend::Cuda, Location::Cuda(0), asked, pass, call);
             for way in plan.iter().flat_map(ways) {
                 if !met.contains(&way) {
                     let example = || format!("{} {pass:?}: {problem:?}", device.name);
@@ -166,7 +210,7 @@ pub fn unmet(met: &BTreeSet<String>) -> BTreeMap<String, String> {
 }
 
 /// A problem of any size that an H200 holds, with what users combine.
-fn problem(rng: &mut StdRng) -> Option<Problem> {
+fn problem(rng: &mut StdRng) -> Option<(Problem, Given)> {
     let up_to = |rng: &mut StdRng, most: f64| {
         let exponent = rng.random_range(0.0..=most.log2());
         exponent.exp2().round() as usize
@@ -208,25 +252,21 @@ fn problem(rng: &mut StdRng) -> Option<Problem> {
             .values_in_keys(),
         false => builder.heads_q(heads_q).heads_k(heads_k),
     };
+    let mut given = Given::default();
     match rng.random_range(0..6) {
         0 => builder = builder.packed_q(1 + batch * seqlen_q * 2 / 3),
-        1 => builder = builder.giving(Argument::SeqUsedQ),
+        1 => given.seqused_q = true,
         _ => {}
     }
     match rng.random_range(0..8) {
         0 | 1 => builder = builder.packed_k(1 + batch * seqlen_k * 2 / 3),
-        2 | 3 => builder = builder.giving(Argument::SeqUsedK),
-        4 => {
-            builder = builder.giving(Argument::SeqUsedK);
-            if one_in(rng, 2) {
-                builder = builder.giving(Argument::LeftpadK);
-            }
-        }
+        2 | 3 => given.seqused_k = true,
+        4 => (given.seqused_k, given.leftpad_k) = (true, one_in(rng, 2)),
         5 | 6 => {
             let page_size: usize = *[16, 64, 256].choose(rng)?;
             let columns = seqlen_k.div_ceil(page_size);
             builder = builder.pages(Pages::new(batch * columns, page_size).columns(columns));
-            builder = builder.giving(Argument::SeqUsedK);
+            given.seqused_k = true;
             if one_in(rng, 4) {
                 builder = builder.fp8_kv(Fp8Kv::PerSequence);
             }
@@ -248,5 +288,5 @@ fn problem(rng: &mut StdRng) -> Option<Problem> {
     if one_in(rng, 12) {
         builder = builder.block_mask(BlockMask::new(128, 128));
     }
-    builder.build().ok()
+    Some((builder.build().ok()?, given))
 }

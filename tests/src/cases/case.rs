@@ -144,15 +144,6 @@ impl Case {
         self.lengths.map_or(Vec::new(), |lengths| lengths.vectors())
     }
 
-    /// The problem, of calls that give these.
-    pub fn giving(&self, problem: &Problem) -> Problem {
-        let vectors = self.vectors().into_iter();
-        let builder = vectors.fold(problem.to_builder(), |builder, (argument, _)| {
-            builder.giving(argument)
-        });
-        builder.build().expect("it is one without them")
-    }
-
     /// Whether each head has a sink that is not −∞: then all of its rows have an lse.
     pub(super) fn sinks_count(&self) -> Vec<bool> {
         let none = || vec![f64::NEG_INFINITY; self.sizes.heads_q];

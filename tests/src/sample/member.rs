@@ -4,7 +4,7 @@ use ferroflash::{Algorithm, Device, Dtype, Pass, Problem};
 
 use super::draw::Member;
 use crate::cases::Case;
-use crate::ways;
+use crate::ways::{self, Given};
 
 /// Rows of the smallest tiles.
 const TILE_ROWS: usize = 64;
@@ -23,10 +23,15 @@ pub struct Strata {
 }
 
 /// Of these passes. A pass that is refused, or has nothing to compute, has none.
-pub fn strata(device: &Device, algorithm: Algorithm, passes: &[Pass], problem: Problem) -> Strata {
+pub fn strata(
+    device: &Device,
+    algorithm: Algorithm,
+    passes: &[Pass],
+    (problem, given): (Problem, Given),
+) -> Strata {
     let (info, backend, place) = (device.info(), device.backend(), device.location());
-    let asked = Some(algorithm);
-    let of_pass = |&pass: &Pass| ways::planned(info, backend, place, asked, pass, &problem);
+    let call = (&problem, given);
+    let of_pass = |&pass: &Pass| ways::planned(info, backend, place, Some(algorithm), pass, call);
     let plans: Vec<_> = passes.iter().filter_map(of_pass).collect();
     let mut strata = Strata::default();
     for launch in plans.iter().flat_map(|plan| &plan.launches) {
@@ -105,7 +110,8 @@ pub fn member(
     case: &Case,
     problem: Option<Problem>,
 ) -> Member {
-    let of_problem = |problem| strata(device, algorithm, passes, case.giving(&problem));
+    let given = Given::of_case(case);
+    let of_problem = |problem| strata(device, algorithm, passes, (problem, given));
     let strata = problem.map(of_problem).unwrap_or_default();
     Member {
         cost: cost(algorithm, case, strata.n_threads),
