@@ -87,6 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fa3", help="folder of flash_ops.abi3.so")
     parser.add_argument("--fa4", action="store_true", help="flash-attn-4 is installed")
+    parser.add_argument("--dtypes", default="bfloat16,float16,float32")
     parser.add_argument("--seqlen", type=int, default=4096)
     parser.add_argument("--head-dim", type=int, default=128)
     parser.add_argument("--heads", type=int, default=8)
@@ -103,7 +104,7 @@ def main() -> None:
     if a.fa4:
         peers["FlashAttention 4"] = flash_attn_4
     rows: list[dict[str, Any]] = []
-    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+    for dtype in (getattr(torch, name) for name in a.dtypes.split(",")):
         for causal in (False, True):
             torch.manual_seed(0)
             q, k, v, d_o = (torch.randn(1, a.seqlen, a.heads, a.head_dim, device="cuda").to(dtype) for _ in range(4))
