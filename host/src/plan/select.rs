@@ -338,10 +338,11 @@ fn not_built(checked: &Checked) -> Reason {
     }
 }
 
-/// The columns that a kernel is compiled for: of keys and values together, with which its work grows, and of keys.
+/// The columns that a kernel is compiled for: of keys and values together, with which its work grows, and of values, which registers hold.
 fn columns(variant: &Variant) -> Option<[u32; 2]> {
     let head_dim = variant.head_dim?;
-    Some([head_dim + variant.head_dim_v.unwrap_or(head_dim), head_dim])
+    let head_dim_v = variant.head_dim_v.unwrap_or(head_dim);
+    Some([head_dim + head_dim_v, head_dim_v])
 }
 
 /// Of two eligible kernels of one shape the one for which this is greater serves.

@@ -99,7 +99,7 @@ const fn n8(columns: u32) -> usize {
 }
 
 /// The tiles of a variant in the [`TileShape`] of this number; with them, how many fragments lie across a warpgroup's registers: of Sᵀ, of its piece of a block
-/// of dQ, of the columns of dQ that it rounds at once, of dK and of dV. [`tiles`] names the type.
+/// of dQ, of the columns of dQ that it rounds at once, of dK and of dV. `tiles!` names the type.
 pub struct VariantTiles<
     const HEAD_DIM: u32,
     const VALUE_DIM: u32,

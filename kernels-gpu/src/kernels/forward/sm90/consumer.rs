@@ -428,7 +428,7 @@ impl Consumer<'_> {
                 // SAFETY: the tile, which was announced last, before `slot`, is not done with.
                 unsafe { self.sequence(work.head, place(slot, 1)) }.band()
             } else {
-                // That of all tiles: at head_dim 256 a loop that works it out again is 1 to 2 % slower.
+                // That of all tiles.
                 self.band
             };
             self.mask_block::<T>(band, work, block, s);

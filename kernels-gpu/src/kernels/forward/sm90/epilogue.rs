@@ -5,9 +5,10 @@ use super::consumer::{Consumer, Finished};
 use super::layout::{Layout, WorkTile, place};
 use super::producer::maps_of_sequence;
 use super::scheduler::{Pack, PackGqa};
-use crate::attention::divide;
+use crate::attention::{batch_and_head, divide};
 use crate::config::TMA_SLOTS;
 use crate::kernels::common::dropout::divide_by_kept;
+use crate::kernels::common::sequence::StatisticRows;
 use crate::kernels::forward::{add_sinks, store_statistic, value_of_head};
 use crate::kernels::merge::combine::SplitQuery;
 use crate::kernels::varlen;
@@ -15,7 +16,7 @@ use crate::params::{BOX_COLUMNS, CombineParams, ForwardMap, TmaForwardParams};
 use crate::ptx::{atomic, barrier, global, mbarrier, shuffle, spec, special, tma};
 use crate::tile::element::Element;
 use crate::tile::fragment;
-use crate::tile::global::GlobalMatrix;
+use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::Accumulator;
 use crate::tile::ring::Ring;
 use crate::tile::softmax::RowValues;
@@ -68,15 +69,33 @@ impl Consumer<'_> {
             };
             // Of the same rows one consumer writes lse.
             let writes_lse = !T::SHARES_ROWS || self.idx == 0;
-            if !T::STORES {
-                let sequence = self.sequence(head, special::opaque(listed));
-                let target = sequence.rows_q::<E>(&p.o_rows, sequence.head_idx(head));
-                let target = target.with_columns(p.shape.head_dim_v);
-                warpgroup::store_rows::<E, _>(own_columns(target), first_row, o);
-            }
-            if writes_lse {
-                let rows = self.sequence(head, listed).statistic(p.lse);
-                store_statistic::<T::Output>(rows, first_row, lse, place_of);
+            let rows_of =
+                |batch_idx, head_idx, len| GlobalRows::new(&p.o_rows, batch_idx, head_idx, len);
+            // Not one call with either's numbers: ptxas would hold them in registers, and head_dim 256 would be 1 to 3 % slower.
+            if spec::lengths() {
+                if !T::STORES {
+                    let tile = self.layout.read_listed(special::opaque(listed));
+                    let rows = rows_of(p.list.batch_q(tile.sequence), head, 0);
+                    let rows = rows.from_row(tile.q_first, tile.seqlen_q);
+                    let target = own_columns(rows.with_columns(p.shape.head_dim_v));
+                    warpgroup::store_rows::<E, _>(target, first_row, o);
+                }
+                if writes_lse {
+                    let tile = self.layout.read_listed(listed);
+                    let rows = StatisticRows::listed(p.lse, &p.shape, &p.list, tile);
+                    store_statistic::<T::Output>(rows, first_row, lse, place_of);
+                }
+            } else {
+                if !T::STORES {
+                    let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
+                    let rows = rows_of(batch_idx, head_idx, p.shape.seqlen_q);
+                    let target = own_columns(rows.with_columns(p.shape.head_dim_v));
+                    warpgroup::store_rows::<E, _>(target, first_row, o);
+                }
+                if writes_lse {
+                    let rows = StatisticRows::padded(p.lse, &p.shape);
+                    store_statistic::<T::Output>(rows, first_row, lse, place_of);
+                }
             }
         }
     }

@@ -175,7 +175,7 @@ const fn n8(columns: u32) -> usize {
     columns as usize / 8
 }
 
-/// The tiles of a variant in the [`TileShape`] of this number; with them, how many fragments of S and of O lie across a warpgroup's registers. [`tiles`] names
+/// The tiles of a variant in the [`TileShape`] of this number; with them, how many fragments of S and of O lie across a warpgroup's registers. `tiles!` names
 /// the type.
 pub struct VariantTiles<
     const HEAD_DIM: u32,
