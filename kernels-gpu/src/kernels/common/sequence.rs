@@ -4,7 +4,6 @@ use crate::attention::lengths::ListedTile;
 use crate::attention::mask::Band;
 use crate::attention::split_kv;
 use crate::kernels::bounds;
-use crate::kernels::varlen::END;
 use crate::params::{Shape, SplitKv, TensorView, TileList, Window};
 use crate::ptx::spec;
 use crate::tile::global::{GlobalRows, row_of_head};
@@ -114,13 +113,6 @@ impl<L: Fn() -> ListedTile> Sequence<'_, L> {
         let shape = self.shape;
         self.tile()
             .map_or([shape.seqlen_q, shape.seqlen_k], |tile| tile.lengths())
-    }
-
-    /// What is added to the numbers of its rows of q, and of k, where all sequences end at [`END`].
-    #[inline(always)]
-    pub(crate) fn to_end(&self) -> [u32; 2] {
-        self.tile()
-            .map_or([0; 2], |tile| tile.lengths().map(|seqlen| END - seqlen))
     }
 
     /// Its mask.

@@ -9,11 +9,12 @@ use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Band, Bounds};
 use crate::attention::score::{ScoreRows, ScoreTile};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
-use crate::kernels::backward::{record, sequence_of};
+use crate::kernels::backward::record;
 use crate::kernels::common::dropout::{Dropped, head_of};
 use crate::kernels::common::score_mod::{Given, edit_fragments};
 use crate::kernels::common::sequence::Sequence;
 use crate::kernels::common::stamps::Record;
+use crate::kernels::varlen::END;
 use crate::params::{BOX_COLUMNS, BackwardMap, BackwardParams};
 use crate::ptx::math::{ex2_approx, fms};
 use crate::ptx::tensor_map::fence_tensor_map_acquire_if;
@@ -37,7 +38,7 @@ pub(super) struct Consumer<'a> {
     pub(super) p: &'a BackwardParams,
     pub(super) maps: u64,
     pub(super) layout: Layout,
-    /// The mask. Where sequences have lengths of their own, of rows that are counted such that every sequence ends at [`END`](crate::kernels::varlen::END).
+    /// The mask. Where sequences have lengths of their own, of rows that are counted such that every sequence ends at [`END`].
     pub(super) band: Band,
     /// Which consumer.
     pub(super) idx: u32,
@@ -94,10 +95,14 @@ impl Consumer<'_> {
         slot: u32,
         batch_idx: u32,
     ) -> Sequence<'_, impl Fn() -> ListedTile> {
-        // SAFETY: the caller's contract.
-        sequence_of(self.p, batch_idx, move || unsafe {
-            self.layout.read_listed(slot)
-        })
+        Sequence {
+            shape: &self.p.shape,
+            list: &self.p.list,
+            window: self.p.window,
+            batch_idx,
+            // SAFETY: the caller's contract.
+            listed: move || unsafe { self.layout.read_listed(slot) },
+        }
     }
 
     /// The work's slot may be overwritten.
@@ -128,10 +133,15 @@ impl Consumer<'_> {
     /// The 64 keys of the tile from its key `first` on; the tile is the `n`-th work.
     #[inline(always)]
     pub(super) unsafe fn keys<T: Tiles>(&self, n: u32, work: WorkTile, first: u32) -> Keys {
-        // SAFETY: the slot is full.
-        let [_, to_end] = unsafe { self.sequence(n % STAGES, 0) }.to_end();
-        let first = work.tile.k_block * T::CONFIG.block_k + first + to_end;
-        let prefix = self.p.window.prefix + to_end;
+        let mut first = work.tile.k_block * T::CONFIG.block_k + first;
+        let mut prefix = self.p.window.prefix;
+        if spec::lengths() {
+            // SAFETY: the slot is full.
+            let listed = unsafe { self.layout.read_listed(n % STAGES) };
+            let to_end = END - listed.seqlen_k;
+            first += to_end;
+            prefix += to_end;
+        }
         let end = first + WARPGROUP_ROWS;
         if end > self.band.seqlen_k() {
             Keys(RAGGED)
@@ -462,21 +472,26 @@ impl Consumer<'_> {
         let (p, layout) = (self.p, self.layout);
         let shape = &p.shape;
         // SAFETY: the caller's contract; the work's slot is full as long as the tile is not done with.
-        let (head, first_query, first_key, sequence) = unsafe {
+        let (head, first_query, first_key, seqlens) = unsafe {
+            let seqlens = self.sequence(special::opaque(n) % STAGES, 0).lengths();
             (
                 layout.read_head(at.stage),
                 layout.read_first_query(at.stage),
                 layout.read_first_key(at.stage),
-                self.sequence(special::opaque(n) % STAGES, 0),
+                seqlens,
             )
         };
-        let [to_q, to_k] = sequence.to_end();
+        // Rows are counted such that the sequence ends at `END`.
+        let [to_q, to_k] = match spec::lengths() {
+            true => seqlens.map(|seqlen| END - seqlen),
+            false => [0, 0],
+        };
         let thread = special::opaque(special::thread_idx_x());
         let place = fragment::accumulator(thread % 32, 0);
         let key = first_key - to_k + first + thread / 32 % 4 * 16 + place.row;
         let (batch, head) = batch_and_head(head, shape.heads_q);
         let given = Given::new(&p.score, &p.scale);
-        let tile = ScoreTile::new(batch, head, group_size(p), sequence.lengths(), key);
+        let tile = ScoreTile::new(batch, head, group_size(p), seqlens, key);
         given.begin(ScoreRows::Keys, tile);
         score::score_block(first_query - to_q + place.col);
     }
@@ -566,10 +581,13 @@ impl Consumer<'_> {
                     + thread / 32 % 4 * 16,
                 first_column: layout.read_first_query(at.stage),
             };
-            // Behind the head's key: with lengths held through making that, ptxas finds no registers at head_dim 64, and serialises the products.
-            let [to_q, to_k] = self.sequence(special::opaque(n) % STAGES, 0).to_end();
-            dropped.first_row -= to_k;
-            dropped.first_column -= to_q;
+            if spec::lengths() {
+                // Rows are counted such that the sequence ends at `END`. Behind the head's key: with lengths held through making that,
+                // ptxas finds no registers at head_dim 64, and serialises the products.
+                let [seqlen_q, seqlen_k] = layout.read_lengths(special::opaque(n) % STAGES);
+                dropped.first_row -= END - seqlen_k;
+                dropped.first_column -= END - seqlen_q;
+            }
             dropped
         }
     }

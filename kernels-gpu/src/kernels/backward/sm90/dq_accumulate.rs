@@ -10,9 +10,11 @@ use super::layout::{CONSUMERS, DqSlot, Layout};
 use super::scheduler::{Steps, WorkTile, query_heads};
 use crate::attention::batch_and_head;
 use crate::attention::block_order::{self, BlockOrder};
+use crate::attention::lengths::ListedTile;
 use crate::attention::mask::Band;
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
-use crate::kernels::backward::sequence_of;
+use crate::kernels::band;
+use crate::kernels::varlen::band_of_sequence;
 use crate::params::{BackwardParams, FASTEST, ORDERED, Schedule};
 use crate::ptx::{atomic, barrier, global, mbarrier, shared, shuffle, spec, special, tma};
 use crate::tile::element::Element;
@@ -247,6 +249,7 @@ impl Consumer<'_> {
 /// One thread of the block does it for each stage; the barriers have been made.
 #[inline(always)]
 pub(super) unsafe fn serve<T: Tiles>(p: &BackwardParams, layout: Layout, mine: u32) {
+    let band = band(&p.shape, p.window);
     let (mut n, mut step) = (0, 0);
     // SAFETY: slots are read when they are full.
     unsafe {
@@ -257,8 +260,20 @@ pub(super) unsafe fn serve<T: Tiles>(p: &BackwardParams, layout: Layout, mine: u
             if work.is_end() {
                 return;
             }
-            let sequence = sequence_of(p, 0, || layout.read_listed(slot.stage));
-            let (band, q_blocks_before) = (sequence.band(), sequence.q_blocks_before());
+            let (band, q_blocks_before) = if spec::lengths() {
+                let ListedTile {
+                    seqlen_q,
+                    seqlen_k,
+                    q_blocks_before,
+                    ..
+                } = layout.read_listed(slot.stage);
+                (
+                    band_of_sequence(seqlen_q, seqlen_k, p.window),
+                    q_blocks_before,
+                )
+            } else {
+                (band, 0)
+            };
             mbarrier::mbarrier_arrive_if(layout.work_ring.empty(slot.stage), 1);
             n += 1;
             if !work.is_conversion() {

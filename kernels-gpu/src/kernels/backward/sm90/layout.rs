@@ -371,6 +371,16 @@ impl Layout {
         unsafe { read_listed_shared(self.listed + slot * ListedTile::N_BYTES) }
     }
 
+    /// Reads the lengths of a tile's sequence, of q and of k.
+    ///
+    /// # Safety
+    /// As [`Layout::read_listed`].
+    #[inline(always)]
+    pub(super) unsafe fn read_lengths(self, slot: u32) -> [u32; 2] {
+        // SAFETY: the caller's contract.
+        unsafe { shared::ld_shared_x2(self.listed + slot * ListedTile::N_BYTES + 8) }
+    }
+
     /// Writes to a slot which block of dQ comes next.
     ///
     /// # Safety

@@ -10,11 +10,11 @@ use super::dq_accumulate::{FRAGMENT_BYTES, piece_bytes, row_address};
 use super::layout::{Layout, converted_rows};
 use super::producer::announce;
 use super::scheduler::{DqRows, Work};
+use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Band, Rows};
 use crate::attention::{batch_and_head, divide};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
-use crate::kernels::backward::sequence_of;
-use crate::kernels::varlen;
+use crate::kernels::{band, varlen};
 use crate::params::BackwardParams;
 use crate::ptx::{atomic, global, spec, special};
 use crate::tile::element::Element;
@@ -28,6 +28,7 @@ use crate::tile::warpgroup::{self, WARPGROUP_ROWS};
 /// One thread of the block does it, when it has no tiles left.
 #[inline(always)]
 pub(super) unsafe fn hand_out<T: Tiles>(p: &BackwardParams, layout: Layout, mut n: u32) -> u32 {
+    let band = band(&p.shape, p.window);
     let (per_head, heads) = if spec::lengths() {
         // SAFETY: a list lies there.
         let blocks = unsafe { varlen::n_listed(p.list.q_blocks) };
@@ -45,20 +46,25 @@ pub(super) unsafe fn hand_out<T: Tiles>(p: &BackwardParams, layout: Layout, mut 
                 return n;
             }
             let head = divide(claimed, per_head);
-            let listed = varlen::listed(p.list.q_blocks, claimed - head * per_head);
-            let mut block = listed.block;
+            let mut rows = DqRows {
+                block: claimed - head * per_head,
+                head,
+            };
             if spec::lengths() {
+                let listed = varlen::listed(p.list.q_blocks, rows.block);
                 // Where several blocks are converted at once, the first of them stands for all.
                 let together = const { converted_rows::<T>() / T::CONFIG.block_q };
-                if !block.is_multiple_of(together) {
+                if !listed.block.is_multiple_of(together) {
                     continue;
                 }
-                block /= together;
+                rows.block = listed.block / together;
+                let band = varlen::band_of_sequence(listed.seqlen_q, listed.seqlen_k, p.window);
+                await_sum::<T>(p, band, rows, listed.q_blocks_before);
+                announce(layout, n, Work::convert(rows), listed);
+            } else {
+                await_sum::<T>(p, band, rows, 0);
+                announce(layout, n, Work::convert(rows), ListedTile::default());
             }
-            let rows = DqRows { block, head };
-            let band = sequence_of(p, 0, || listed).band();
-            await_sum::<T>(p, band, rows, listed.q_blocks_before);
-            announce(layout, n, Work::convert(rows), listed);
             n += 1;
         }
     }
@@ -116,14 +122,25 @@ const fn place_in_row<T: Tiles>(nth: u32) -> u32 {
 impl Consumer<'_> {
     /// Where dQ goes of the sequence of the `n`-th work.
     #[inline(always)]
-    unsafe fn d_q_place<E: Element, T: Tiles>(&self, n: u32, head: u32) -> SequenceDq {
+    unsafe fn d_q_place<T: Tiles>(&self, n: u32, head: u32) -> SequenceDq {
         let p = self.p;
-        // SAFETY: the slot is full.
-        let sequence = unsafe { self.sequence(n % STAGES, divide(head, p.shape.heads_q)) };
-        SequenceDq {
-            band: sequence.band(),
-            rows: sequence.rows_q::<E>(&p.d_q, sequence.head_idx(head)),
-            padded_first: sequence.q_blocks_before() * T::CONFIG.block_q,
+        if spec::lengths() {
+            // SAFETY: the slot is full.
+            let tile = unsafe { self.layout.read_listed(n % STAGES) };
+            let batch_idx = p.list.batch_q(tile.sequence);
+            SequenceDq {
+                band: varlen::band_of_sequence(tile.seqlen_q, tile.seqlen_k, p.window),
+                rows: GlobalRows::new(&p.d_q, batch_idx, head, 0)
+                    .from_row(tile.q_first, tile.seqlen_q),
+                padded_first: tile.q_blocks_before * T::CONFIG.block_q,
+            }
+        } else {
+            let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
+            SequenceDq {
+                band: self.band,
+                rows: GlobalRows::new(&p.d_q, batch_idx, head_idx, p.shape.seqlen_q),
+                padded_first: 0,
+            }
         }
     }
 
@@ -157,7 +174,7 @@ impl Consumer<'_> {
             let first = block * const { converted_rows::<T>() } + self.idx * WARPGROUP_ROWS;
             // Opaque: see `Consumer::send`.
             let thread = special::opaque(special::thread_idx_x()) % THREADS;
-            let place = self.d_q_place::<E, T>(n, head);
+            let place = self.d_q_place::<T>(n, head);
             let seqlen_q = place.rows.len;
             let added =
                 first < seqlen_q && self.some_added::<T>(&place, head, first, WARPGROUP_ROWS);
@@ -197,7 +214,7 @@ impl Consumer<'_> {
             // Opaque: see `Consumer::send`.
             let thread = special::opaque(special::thread_idx_x()) % THREADS;
             let (warp, lane) = (thread / 32, thread % 32);
-            let place = self.d_q_place::<E, T>(n, head);
+            let place = self.d_q_place::<T>(n, head);
             let added = self.some_added::<T>(&place, head, first, block_q);
             let own = row_address::<T>(p, head, place.padded_first + first)
                 + u64::from(self.idx * piece_bytes::<T>() + warp * 512);

@@ -8,9 +8,9 @@ use crate::attention::block_order::{self, BlockOrder};
 use crate::attention::lengths::ListedTile;
 use crate::attention::schedule::{self, BackwardTile};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
-use crate::kernels::backward::{schedule_of, sequence_of};
-use crate::kernels::common::sequence::Sequence;
-use crate::kernels::{bounds, tile_work, varlen};
+use crate::kernels::backward::schedule_of;
+use crate::kernels::varlen::{self, END};
+use crate::kernels::{band, bounds, tile_work};
 use crate::params::{BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, BackwardParams, ORDERED, SHIFTED};
 use crate::ptx::{atomic, mbarrier, spec, special, tma};
 use crate::tile::global::row_of_head;
@@ -34,6 +34,7 @@ struct Producer<'a> {
 #[inline(always)]
 pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: Layout) {
     let config = T::CONFIG;
+    let band = band(&p.shape, p.window);
     let mut producer = Producer {
         p,
         maps,
@@ -67,20 +68,24 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
             } else {
                 bounds().work()
             };
-            let place = if !spec::lengths() && spec::head_splits() {
-                schedule::backward_head_splits(&schedule, tile_work, claimed, p.n_head_splits)
-            } else {
-                schedule::backward(&schedule, tile_work, claimed)
-            };
-            let mut listed = varlen::listed(p.list.tiles, place.k_block);
-            if spec::lengths() {
+            let (tile, band, listed) = if spec::lengths() {
+                let place = schedule::backward(&schedule, tile_work, claimed);
+                let mut listed = varlen::listed(p.list.tiles, place.k_block);
                 listed.new_maps = producer.begin_sequence(listed.sequence) as u32;
-            }
-            let tile = BackwardTile {
-                k_block: listed.block,
-                ..place
+                let tile = BackwardTile {
+                    k_block: listed.block,
+                    ..place
+                };
+                let band = varlen::band_of_sequence(listed.seqlen_q, listed.seqlen_k, p.window);
+                (tile, band, listed)
+            } else if spec::head_splits() {
+                let tile =
+                    schedule::backward_head_splits(&schedule, tile_work, claimed, p.n_head_splits);
+                (tile, band, ListedTile::default())
+            } else {
+                let tile = schedule::backward(&schedule, tile_work, claimed);
+                (tile, band, ListedTile::default())
             };
-            let band = sequence_of(p, 0, || listed).band();
             let blocks = block_order::q_blocks(&band, tile.k_block, config.block_q, config.block_k);
             // Keys that no query sees: the `clear` kernel has written their gradients.
             if !(T::BLOCK_MASKS && spec::block_mask()) && band.bounds().left && blocks.n() == 0 {
@@ -145,13 +150,11 @@ impl Producer<'_> {
         unsafe { varlen::acquire_maps(&mut self.maps, own, acquired) }
     }
 
-    /// The sequence of the `n`-th work, of this batch entry. What the list says of it is read again in each step: no register need hold it.
+    /// What the list says of the sequence of the `n`-th work. Read again in each step: no register need hold it.
     #[inline(always)]
-    unsafe fn sequence(&self, n: u32, batch_idx: u32) -> Sequence<'_, impl Fn() -> ListedTile> {
+    unsafe fn listed(&self, n: u32) -> ListedTile {
         // SAFETY: this thread has written it, and overwrites it when the work is done.
-        sequence_of(self.p, batch_idx, move || unsafe {
-            self.layout.read_listed(special::opaque(n) % STAGES)
-        })
+        unsafe { self.layout.read_listed(special::opaque(n) % STAGES) }
     }
 
     /// Where, from the beginning of lse and of Δ on, those of a head's queries from `first` on lie.
@@ -164,22 +167,32 @@ impl Producer<'_> {
         first: u32,
     ) -> u64 {
         let p = self.p;
-        // SAFETY: as `sequence`.
-        let before = unsafe { self.sequence(n, batch_idx) }.q_blocks_before();
-        let head = batch_idx * p.shape.heads_q + head_idx;
-        row_of_head(0, head, p.padded_q, before * T::CONFIG.block_q + first)
+        let (head, row) = if spec::lengths() {
+            // SAFETY: as `listed`.
+            let before = unsafe { self.listed(n) }.q_blocks_before;
+            (head_idx, before * T::CONFIG.block_q + first)
+        } else {
+            (batch_idx * p.shape.heads_q + head_idx, first)
+        };
+        row_of_head(0, head, p.padded_q, row)
     }
 
-    /// Writes which rows a stage is for; where sequences have lengths of their own, counted such that the sequence ends at [`END`](varlen::END).
+    /// Writes which rows a stage is for; where sequences have lengths of their own, counted such that the sequence ends at [`END`].
     #[inline(always)]
     unsafe fn write_step(&self, n: u32, stage: u32, first_query: u32, first_key: u32) {
         // SAFETY: the stage is empty.
         unsafe {
-            let [to_q, to_k] = self.sequence(n, 0).to_end();
-            let layout = self.layout;
-            layout.write_step(stage, first_query + to_q, first_key + to_k);
-            if spec::lengths() && spec::prefix() {
-                layout.write_mask_word(stage, self.p.window.prefix + to_k);
+            if spec::lengths() {
+                let listed = self.listed(n);
+                let (to_q, to_k) = (END - listed.seqlen_q, END - listed.seqlen_k);
+                self.layout
+                    .write_step(stage, first_query + to_q, first_key + to_k);
+                if spec::prefix() {
+                    self.layout
+                        .write_mask_word(stage, self.p.window.prefix + to_k);
+                }
+            } else {
+                self.layout.write_step(stage, first_query, first_key);
             }
         }
     }
@@ -192,7 +205,11 @@ impl Producer<'_> {
         }
         // SAFETY: the stage is empty; the tile is listed.
         unsafe {
-            let sequence = self.sequence(n, batch_idx).idx();
+            let sequence = if spec::lengths() {
+                self.listed(n).sequence
+            } else {
+                batch_idx
+            };
             let head = sequence * self.p.shape.heads_q + head_idx;
             self.layout.write_head(stage, head);
         }
