@@ -338,11 +338,13 @@ fn not_built(checked: &Checked) -> Reason {
     }
 }
 
-/// The columns that a kernel is compiled for: of keys and values together, with which its work grows, and of values, which registers hold.
+/// The columns that a kernel is compiled for, of keys and values together, with which its work grows; of two with as many, the one for values of other columns
+/// than keys is nearer to a problem that both serve.
 fn columns(variant: &Variant) -> Option<[u32; 2]> {
     let head_dim = variant.head_dim?;
     let head_dim_v = variant.head_dim_v.unwrap_or(head_dim);
-    Some([head_dim + head_dim_v, head_dim_v])
+    let alike = u32::from(variant.head_dim_v.is_none());
+    Some([head_dim + head_dim_v, alike])
 }
 
 /// Of two eligible kernels of one shape the one for which this is greater serves.
