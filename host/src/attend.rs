@@ -66,7 +66,7 @@ where
     }
 }
 
-/// A call of [`attend()`] that has not run yet. What is wrong with it is said when it runs.
+/// A call of [`attend()`] that has not run yet. Errors are reported when it runs.
 #[derive(Debug)]
 #[must_use = "nothing is computed before `forward`"]
 pub struct Call<'a, T, P> {
@@ -102,7 +102,7 @@ impl<'a, T: Element, P: Place> Call<'a, T, P> {
         self.problem(|problem| problem.mask(mask))
     }
 
-    /// Which keys a query sees, as a closure of where a score lies says; beside [`Call::mask`], those that both show.
+    /// Which keys a query sees: a closure decides by the score's place. Together with [`Call::mask`], the keys that both show.
     ///
     /// ```
     /// # use ferroflash::{Device, attend};
@@ -116,7 +116,7 @@ impl<'a, T: Element, P: Place> Call<'a, T, P> {
         self.and_then(|problem, inputs| Ok((problem.mask_expression(Mask::new(f)?), inputs)))
     }
 
-    /// What takes the place of a score, q · k times softmax_scale, as a closure of it and of where it lies says.
+    /// Replaces each score, q · k times softmax_scale: a closure computes the new one from it and its place.
     ///
     /// ```
     /// # use ferroflash::{Device, attend};
@@ -152,7 +152,7 @@ impl<'a, T: Element, P: Place> Call<'a, T, P> {
         call.inputs(|inputs| inputs.dropout_rng(seed, offset))
     }
 
-    /// The order of sums that gradients of long sequences gain from; the results of two runs may then differ in their last bits.
+    /// Gives up determinism in the backward pass for speed: the results of two runs may differ in their last bits ([`Order::Fastest`]).
     pub fn fastest(self) -> Self {
         self.problem(|problem| problem.order(Order::Fastest))
     }

@@ -71,7 +71,7 @@ pub struct KvCache<T: Element, P: Place = Host> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tables {
-    /// `[batch, columns]`; behind a sequence's last page, 0.
+    /// `[batch, columns]`; after a sequence's last page, 0.
     pub page_table: Vec<i32>,
     /// Columns of the table.
     pub columns: usize,
@@ -110,13 +110,20 @@ struct Copy {
     n_rows: usize,
 }
 
-/// `[batch, columns]`.
-fn table<'a>(batch: impl IntoIterator<Item = &'a Rows>, columns: usize) -> Vec<i32> {
-    let entries = batch.into_iter().flat_map(|rows| {
+/// The table of a batch, `[batch, columns]`, and how many columns it has: at least one, though no sequence has a page.
+fn table(batch: &[&Rows]) -> (Vec<i32>, usize) {
+    let columns = batch.iter().map(|rows| rows.pages.len()).max();
+    let columns = columns.unwrap_or(0).max(1);
+    let entries = batch.iter().flat_map(|rows| {
         let pages = rows.pages.iter().map(|&page| page as i32);
         pages.chain(std::iter::repeat(0)).take(columns)
     });
-    entries.collect()
+    (entries.collect(), columns)
+}
+
+/// How many rows each sequence of a batch has.
+fn seqused(batch: &[&Rows]) -> Vec<i32> {
+    batch.iter().map(|rows| rows.seqlen as i32).collect()
 }
 
 impl Pool {
@@ -206,7 +213,7 @@ impl<T: Element, P: Place> KvCache<T, P> {
         Ok(())
     }
 
-    /// Drops the rows from `seqlen` on: what a guess that was refused has appended.
+    /// Drops the rows from `seqlen` on: those of draft tokens that were rejected, say.
     pub fn truncate(&mut self, sequence: Sequence, seqlen: usize) -> Result<(), Error> {
         let n_pages = seqlen.div_ceil(self.pool.page_size);
         let rows = self.sequences.get_mut(&sequence.0);
@@ -255,17 +262,18 @@ impl<T: Element, P: Place> KvCache<T, P> {
         rows.ok_or(CacheError::Unknown { sequence })
     }
 
+    fn all_rows(&self, batch: &[Sequence]) -> Result<Vec<&Rows>, CacheError> {
+        batch.iter().map(|&sequence| self.rows(sequence)).collect()
+    }
+
     /// Where the rows of these sequences lie.
     pub fn tables(&self, batch: &[Sequence]) -> Result<Tables, Error> {
-        let rows = batch.iter().map(|&sequence| self.rows(sequence));
-        let rows = rows.collect::<Result<Vec<_>, _>>()?;
-        // A table has a column, though no sequence has a page.
-        let columns = rows.iter().map(|rows| rows.pages.len()).max();
-        let columns = columns.unwrap_or(0).max(1);
+        let rows = self.all_rows(batch)?;
+        let (page_table, columns) = table(&rows);
         Ok(Tables {
-            page_table: table(rows.iter().copied(), columns),
+            page_table,
             columns,
-            seqused: rows.iter().map(|rows| rows.seqlen as i32).collect(),
+            seqused: seqused(&rows),
         })
     }
 
@@ -283,8 +291,7 @@ impl<T: Element, P: Place> KvCache<T, P> {
         let (of_k, of_v) = (k_new.1.layout()?, v_new.1.layout()?);
         self.check_batch(batch, of_k)?;
         let grown = self.grown(batch, of_k.seqlen)?;
-        let columns = grown.rows.iter().map(|rows| rows.pages.len()).max();
-        let columns = columns.unwrap_or(0).max(1);
+        let (page_table, columns) = table(&grown.rows.iter().collect::<Vec<_>>());
         let problem = AppendProblem::builder(T::DTYPE)
             .batch(batch.len())
             .seqlen_new(of_k.seqlen)
@@ -294,9 +301,8 @@ impl<T: Element, P: Place> KvCache<T, P> {
             .pages(self.pool.pages(columns))
             .build()?;
         let append = Append::new(&self.device, problem)?;
-        let seqused: Vec<_> = self.tables(batch)?.seqused;
-        self.seqused = self.place.of(&seqused)?;
-        self.table = self.place.of(&table(&grown.rows, columns))?;
+        self.seqused = self.place.of(&seqused(&self.all_rows(batch)?))?;
+        self.table = self.place.of(&page_table)?;
         let row_elems = self.pool.heads_k * self.pool.head_dim;
         let page_elems = self.pool.page_size * row_elems;
         for copy in &grown.copies {

@@ -24,7 +24,7 @@ pub enum CacheError {
         /// Pages that no sequence has.
         free: usize,
     },
-    /// A sequence of another cache, or one that was removed.
+    /// A sequence that was removed, or that the cache never had.
     #[error("{sequence:?} is no sequence of this cache, or was removed")]
     Unknown {
         /// Which one.
@@ -36,7 +36,7 @@ pub enum CacheError {
         /// Which one.
         sequence: Sequence,
     },
-    /// A tensor has not an entry for each sequence.
+    /// A tensor whose batch is not the number of sequences.
     #[error("the tensor has batch {given}; needed: {needed}, one for each sequence")]
     Batch {
         /// Entries of the tensor.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import NamedTuple, NoReturn
 
 import torch
@@ -21,6 +20,9 @@ DTYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "
 FP8 = torch.float8_e4m3fn
 
 _SCALES = ("k_descale", "v_descale")
+
+# The types of the table's rows, by the names that these have.
+_TYPES = {row.dtypes: [getattr(torch, name) for name in row.dtypes] for row in TABLE.values()}
 
 _SHAPES = "[batch, seqlen, heads, head_dim], or packed [total, heads, head_dim]"
 
@@ -180,7 +182,7 @@ def check_inputs(inputs: Mapping[str, Form], batch: int, q: Form) -> None:
 
 def check_input(argument: str, given: Form, dtypes: tuple[str, ...], shape: tuple[int | str, ...], device: torch.device) -> None:
     """Whether a tensor has one of these types, is contiguous, on this device, and of this shape; a word in it is a number of 1 or more."""
-    if given.dtype not in (allowed := _types(dtypes)):
+    if given.dtype not in (allowed := _TYPES[dtypes]):
         raise TypeError(f"{argument} is {given.dtype}; {'allowed' if len(allowed) > 1 else 'needed'}: {', '.join(map(str, allowed))}")
     if given.device != device:
         raise TypeError(f"{argument} lies on {given.device}; needed: {device}, as q")
@@ -194,11 +196,6 @@ def check_input(argument: str, given: Form, dtypes: tuple[str, ...], shape: tupl
         if len(shape) == 1:
             raise ValueError(f"{argument} has the stride {given.strides[0]}; needed: 1")
         raise ValueError(f"{argument} has the strides {list(given.strides)}; needed: those of a contiguous tensor")
-
-
-@lru_cache
-def _types(names: tuple[str, ...]) -> list[torch.dtype]:
-    return [getattr(torch, name) for name in names]
 
 
 def check_integers(argument: str, given: Form, shape: tuple[int | str, ...], device: torch.device) -> None:

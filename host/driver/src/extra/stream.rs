@@ -43,6 +43,14 @@ calls! {
         cuMemsetD8Async(to: CUdeviceptr, value: u8, n_bytes: usize, stream: CUstream);
 }
 
+/// Enqueues work on so many bytes. Nothing is done for none.
+fn unless_empty(
+    n_bytes: usize,
+    enqueue: impl FnOnce() -> Result<(), DriverError>,
+) -> Result<(), DriverError> {
+    if n_bytes == 0 { Ok(()) } else { enqueue() }
+}
+
 /// Enqueues a copy of `n_bytes` from host memory to device memory; nothing is done for 0 bytes.
 ///
 /// # Safety
@@ -53,11 +61,10 @@ pub unsafe fn copy_to_device(
     n_bytes: usize,
     stream: CUstream,
 ) -> Result<(), DriverError> {
-    if n_bytes == 0 {
-        return Ok(());
-    }
     // SAFETY: as the caller promises.
-    unsafe { enqueue_copy_to_device(to, from, n_bytes, stream) }
+    unless_empty(n_bytes, || unsafe {
+        enqueue_copy_to_device(to, from, n_bytes, stream)
+    })
 }
 
 /// Enqueues a copy of `n_bytes` from device memory to host memory; nothing is done for 0 bytes.
@@ -70,11 +77,10 @@ pub unsafe fn copy_to_host(
     n_bytes: usize,
     stream: CUstream,
 ) -> Result<(), DriverError> {
-    if n_bytes == 0 {
-        return Ok(());
-    }
     // SAFETY: as the caller promises.
-    unsafe { enqueue_copy_to_host(to, from, n_bytes, stream) }
+    unless_empty(n_bytes, || unsafe {
+        enqueue_copy_to_host(to, from, n_bytes, stream)
+    })
 }
 
 /// Enqueues a copy of `n_bytes` within device memory; nothing is done for 0 bytes.
@@ -87,11 +93,10 @@ pub unsafe fn copy_on_device(
     n_bytes: usize,
     stream: CUstream,
 ) -> Result<(), DriverError> {
-    if n_bytes == 0 {
-        return Ok(());
-    }
     // SAFETY: as the caller promises.
-    unsafe { enqueue_copy_on_device(to, from, n_bytes, stream) }
+    unless_empty(n_bytes, || unsafe {
+        enqueue_copy_on_device(to, from, n_bytes, stream)
+    })
 }
 
 /// Enqueues the filling of `n_bytes` of device memory with one value; nothing is done for 0 bytes.
@@ -104,9 +109,8 @@ pub unsafe fn fill(
     n_bytes: usize,
     stream: CUstream,
 ) -> Result<(), DriverError> {
-    if n_bytes == 0 {
-        return Ok(());
-    }
     // SAFETY: as the caller promises.
-    unsafe { enqueue_fill(to, value, n_bytes, stream) }
+    unless_empty(n_bytes, || unsafe {
+        enqueue_fill(to, value, n_bytes, stream)
+    })
 }
