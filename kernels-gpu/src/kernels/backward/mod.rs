@@ -38,10 +38,8 @@ pub mod sink_gradient;
 
 pub mod tensor_gradient;
 
-use crate::attention::lengths::ListedTile;
 use crate::attention::schedule::BackwardTile;
 use crate::config::TileConfig;
-use crate::kernels::common::sequence::Sequence;
 use crate::kernels::common::stamps::{Profiled, Record};
 use crate::params::{BackwardParams, Schedule};
 
@@ -85,20 +83,4 @@ fn record(p: &BackwardParams, tile: BackwardTile, writes: bool) -> Record {
 fn schedule_of(p: &BackwardParams) -> Schedule {
     // SAFETY: the list has been made.
     unsafe { p.list.schedule(&p.schedule) }
-}
-
-/// The sequence of a tile of this batch entry, of which `listed` reads the list's entry.
-#[inline(always)]
-fn sequence_of<L: Fn() -> ListedTile>(
-    p: &BackwardParams,
-    batch_idx: u32,
-    listed: L,
-) -> Sequence<'_, L> {
-    Sequence {
-        shape: &p.shape,
-        list: &p.list,
-        window: p.window,
-        batch_idx,
-        listed,
-    }
 }

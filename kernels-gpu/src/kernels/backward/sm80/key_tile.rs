@@ -8,7 +8,6 @@ use crate::attention::lengths::ListedTile;
 use crate::attention::mask::{Blocks, Rows};
 use crate::attention::schedule::{BackwardTile, Direction};
 use crate::config;
-use crate::kernels::backward;
 use crate::kernels::common::sequence::Sequence;
 use crate::kernels::varlen::{read_listed_shared, write_listed_shared};
 use crate::params::BackwardParams;
@@ -137,8 +136,14 @@ pub unsafe fn sequence_of(
     shared: Layout,
     batch_idx: u32,
 ) -> Sequence<'_, impl Fn() -> ListedTile> {
-    // SAFETY: the caller's contract.
-    backward::sequence_of(p, batch_idx, move || unsafe { shared.read_listed() })
+    Sequence {
+        shape: &p.shape,
+        list: &p.list,
+        window: p.window,
+        batch_idx,
+        // SAFETY: the caller's contract.
+        listed: move || unsafe { shared.read_listed() },
+    }
 }
 
 impl Tile {

@@ -38,6 +38,8 @@ mod postprocess;
 mod producer;
 mod scheduler;
 
+use core::marker::PhantomData;
+
 use super::Blocks;
 use crate::config::{self, TileConfig, TmaBackward};
 use crate::kernels::band;
@@ -98,29 +100,14 @@ const fn n8(columns: u32) -> usize {
     columns as usize / 8
 }
 
-/// The tiles of a variant in the [`TileShape`] of this number; with them, how many fragments lie across a warpgroup's registers: of Sᵀ, of its piece of a block
-/// of dQ, of the columns of dQ that it rounds at once, of dK and of dV. `tiles!` names the type.
-pub struct VariantTiles<
-    const HEAD_DIM: u32,
-    const VALUE_DIM: u32,
-    const SHAPE: u32,
-    const SCORES: usize,
-    const QUERIES: usize,
-    const ROUNDED: usize,
-    const KEYS: usize,
-    const VALUES: usize,
->;
+/// The tiles of a variant in the [`TileShape`] of this number, and its register tiles: of Sᵀ, of a warpgroup's piece of a block of dQ, of the columns of dQ that
+/// it rounds at once, of dK and of dV. `tiles!` names the type.
+pub struct VariantTiles<const HEAD_DIM: u32, const VALUE_DIM: u32, const SHAPE: u32, R>(
+    PhantomData<R>,
+);
 
-impl<
-    const HEAD_DIM: u32,
-    const VALUE_DIM: u32,
-    const SHAPE: u32,
-    const SCORES: usize,
-    const QUERIES: usize,
-    const ROUNDED: usize,
-    const KEYS: usize,
-    const VALUES: usize,
-> Blocks for VariantTiles<HEAD_DIM, VALUE_DIM, SHAPE, SCORES, QUERIES, ROUNDED, KEYS, VALUES>
+impl<const HEAD_DIM: u32, const VALUE_DIM: u32, const SHAPE: u32, R> Blocks
+    for VariantTiles<HEAD_DIM, VALUE_DIM, SHAPE, R>
 {
     const HEAD_DIM: u32 = HEAD_DIM;
     const CONFIG: TileConfig =
@@ -129,30 +116,23 @@ impl<
     const INTERLEAVED: bool = true;
 }
 
-impl<
-    const HEAD_DIM: u32,
-    const VALUE_DIM: u32,
-    const SHAPE: u32,
-    const SCORES: usize,
-    const QUERIES: usize,
-    const ROUNDED: usize,
-    const KEYS: usize,
-    const VALUES: usize,
-> Tiles for VariantTiles<HEAD_DIM, VALUE_DIM, SHAPE, SCORES, QUERIES, ROUNDED, KEYS, VALUES>
+impl<const HEAD_DIM: u32, const VALUE_DIM: u32, const SHAPE: u32, S, DQ, Rounded, DK, DV> Tiles
+    for VariantTiles<HEAD_DIM, VALUE_DIM, SHAPE, (S, DQ, Rounded, DK, DV)>
 where
-    RegisterTile<1, SCORES>: WarpgroupTile,
-    RegisterTile<1, QUERIES>: WarpgroupTile,
-    RegisterTile<1, KEYS>: WarpgroupTile,
-    RegisterTile<1, VALUES>: WarpgroupTile,
+    S: WarpgroupTile,
+    DQ: WarpgroupTile,
+    Rounded: Accumulator,
+    DK: WarpgroupTile,
+    DV: WarpgroupTile,
 {
     const VALUE_DIM: u32 = VALUE_DIM;
     const SHAPE: TileShape = TileShape::numbered(SHAPE);
-    type Scores = RegisterTile<1, SCORES>;
-    type KeyGradient = RegisterTile<1, KEYS>;
-    type ValueGradient = RegisterTile<1, VALUES>;
-    type QueryGradient = RegisterTile<1, QUERIES>;
+    type Scores = S;
+    type KeyGradient = DK;
+    type ValueGradient = DV;
+    type QueryGradient = DQ;
     type QueryGradientOfHalf = RegisterTile<1, { n8(32) }>;
-    type Rounded = RegisterTile<1, ROUNDED>;
+    type Rounded = Rounded;
 }
 
 /// Fragments of Sᵀ, of a piece of a block of dQ, and of the columns of dQ that are rounded at once.
@@ -177,11 +157,13 @@ macro_rules! tiles {
             $head_dim,
             $value_dim,
             { $crate::variants::TileShape::$shape as u32 },
-            { $crate::kernels::backward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[0] },
-            { $crate::kernels::backward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[1] },
-            { $crate::kernels::backward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[2] },
-            { $head_dim / 8 },
-            { $value_dim / 8 },
+            (
+                $crate::tile::register::RegisterTile<1, { $crate::kernels::backward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[0] }>,
+                $crate::tile::register::RegisterTile<1, { $crate::kernels::backward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[1] }>,
+                $crate::tile::register::RegisterTile<1, { $crate::kernels::backward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[2] }>,
+                $crate::tile::register::RegisterTile<1, { $head_dim / 8 }>,
+                $crate::tile::register::RegisterTile<1, { $value_dim / 8 }>,
+            ),
         >
     };
 }

@@ -49,6 +49,8 @@ pub(super) mod paged_producer;
 pub(super) mod producer;
 pub(super) mod scheduler;
 
+use core::marker::PhantomData;
+
 use crate::attention::score::RowTerms;
 use crate::config::{self, TileConfig, TmaForward};
 use crate::kernels::common::stamps::Profiled;
@@ -56,7 +58,6 @@ use crate::params::{ForwardMap, TmaForwardParams};
 use crate::ptx::{barrier, mbarrier, shuffle, special};
 use crate::spec::{Constant, Spec};
 use crate::tile::element::Element;
-use crate::tile::register::RegisterTile;
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::{
     BoxedTile, WARPGROUP_ROWS, WarpgroupTile, release_registers, take_registers,
@@ -175,32 +176,22 @@ const fn n8(columns: u32) -> usize {
     columns as usize / 8
 }
 
-/// The tiles of a variant in the [`TileShape`] of this number; with them, how many fragments of S and of O lie across a warpgroup's registers. `tiles!` names
-/// the type.
-pub struct VariantTiles<
-    const HEAD_DIM: u32,
-    const VALUE_DIM: u32,
-    const SHAPE: u32,
-    const SCORES: usize,
-    const OUTPUT: usize,
->;
+/// The tiles of a variant in the [`TileShape`] of this number, and its register tiles: a warpgroup's rows of S and of O. `tiles!` names the type.
+pub struct VariantTiles<const HEAD_DIM: u32, const VALUE_DIM: u32, const SHAPE: u32, R>(
+    PhantomData<R>,
+);
 
-impl<
-    const HEAD_DIM: u32,
-    const VALUE_DIM: u32,
-    const SHAPE: u32,
-    const SCORES: usize,
-    const OUTPUT: usize,
-> Tiles for VariantTiles<HEAD_DIM, VALUE_DIM, SHAPE, SCORES, OUTPUT>
+impl<const HEAD_DIM: u32, const VALUE_DIM: u32, const SHAPE: u32, S, O> Tiles
+    for VariantTiles<HEAD_DIM, VALUE_DIM, SHAPE, (S, O)>
 where
-    RegisterTile<1, SCORES>: WarpgroupTile,
-    RegisterTile<1, OUTPUT>: WarpgroupTile,
+    S: WarpgroupTile,
+    O: WarpgroupTile,
 {
     const HEAD_DIM: u32 = HEAD_DIM;
     const VALUE_DIM: u32 = VALUE_DIM;
     const SHAPE: TileShape = TileShape::numbered(SHAPE);
-    type Scores = RegisterTile<1, SCORES>;
-    type Output = RegisterTile<1, OUTPUT>;
+    type Scores = S;
+    type Output = O;
 }
 
 /// Fragments of S and of O across a warpgroup's registers.
@@ -221,8 +212,10 @@ macro_rules! tiles {
             $head_dim,
             $value_dim,
             { $crate::variants::TileShape::$shape as u32 },
-            { $crate::kernels::forward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[0] },
-            { $crate::kernels::forward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[1] },
+            (
+                $crate::tile::register::RegisterTile<1, { $crate::kernels::forward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[0] }>,
+                $crate::tile::register::RegisterTile<1, { $crate::kernels::forward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[1] }>,
+            ),
         >
     };
 }
