@@ -101,7 +101,15 @@ fn places_of_score(params: &mut Params) -> Option<(&mut ScoreParams, Option<&mut
             Some((&mut pass.score, Some(&mut pass.scale)))
         }
         Params::MaskMap(params) => Some((&mut params.score, None)),
-        _ => None,
+        // Each by its name: a kernel that is added has to say whether it edits scores.
+        Params::Flash1Forward(_)
+        | Params::Clear(_)
+        | Params::TileList(_)
+        | Params::BlockList(_)
+        | Params::Combine(_)
+        | Params::Merge(_)
+        | Params::Append(_)
+        | Params::SinkGradient(_) => None,
     }
 }
 

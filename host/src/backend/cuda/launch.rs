@@ -100,7 +100,7 @@ impl<P: Planned> Launches<P> {
             });
             self.device.tensor_maps().encode(&mut params, dtype)?;
             let params = params.bytes();
-            // SAFETY: behind `params` lies a struct of the type that the kernel of `launch.variant` takes: a plan pairs them. With
+            // SAFETY: at `params` lies a struct of the type that the kernel of `launch.variant` takes: a plan pairs them. With
             // `launch.grid`, which covers the shape in them, the kernel stays inside the arguments and the workspace,
             // which the caller has checked to lie where the addresses say. The context is current; a stream of another is
             // refused.
