@@ -543,3 +543,6 @@ unsafe fn elements_mut<'a, T>(at: Span) -> Result<&'a mut [T], Misaligned> {
     // SAFETY: as the caller promises; the address has been checked.
     Ok(unsafe { slice::from_raw_parts_mut(first, at.n_elems as usize) })
 }
+
+#[cfg(test)]
+mod tests;

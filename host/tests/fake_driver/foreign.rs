@@ -1,14 +1,14 @@
-//! Calls in another library's context, on its stream and in its memory, workspace included.
+//! Calls in another library's context, on its stream and in its memory, workspace included: the only tests that promise a driver something.
 
 use std::sync::Arc;
 
 use super::*;
 use ferroflash::backend::cuda::memory::{slice_from_raw, slice_from_raw_mut};
-use ferroflash::backend::cuda::sys::{CUcontext, CUstream};
+use ferroflash::backend::cuda::sys::{CUcontext, CUfunction, CUstream};
 use ferroflash::error::Argument::Lse;
 use ferroflash::plan::workspace::{ALIGNMENT_BYTES, COUNTER_BYTES};
 use ferroflash::{PlanCache, PreparedBackward, raw};
-use ferroflash_driver::extra;
+use ferroflash_driver::extra::{self, function};
 
 /// What another library has: a context that is current, a stream, memory. Taken away when this is dropped.
 pub(super) struct Library {
@@ -381,4 +381,78 @@ fn threads_share_a_cache() {
     });
     assert!(Arc::ptr_eq(&look_up(), &look_up()));
     assert_eq!(cache.len(), 1);
+}
+
+#[test]
+fn a_stream_of_another_library_serves_and_stays() {
+    let _turn = turn();
+    let device = gpu(0);
+    let cuda = device.as_cuda().unwrap();
+    let mut forward = Forward::new(&device);
+    let context =
+        cust::context::Context::new(cust::device::Device::get_device(0).unwrap()).unwrap();
+    let flags = cust::stream::StreamFlags::DEFAULT;
+    let of_cust = cust::stream::Stream::new(flags, None).unwrap();
+    for stream in [of_cust.as_inner().cast(), std::ptr::null_mut()] {
+        // SAFETY: the stream outlives the queue; nobody captures it.
+        forward.queue = unsafe { Queue::borrow(cuda, stream) }.unwrap();
+        forward.queue.reserve(forward.prepared.plan()).unwrap();
+        let launches = enqueue::only_launches(calls_of(|| forward.enqueue().unwrap()));
+        assert_eq!(launches[0].stream, stream as usize);
+    }
+    forward.queue = Queue::new(cuda).unwrap();
+    let alive = of_cust.as_inner() as usize;
+    assert!(fake::state().alive.contains_key(&alive));
+    drop((of_cust, context));
+}
+
+#[test]
+fn a_stream_of_another_device_is_refused() {
+    let _turn = turn();
+    let (device, other) = (gpu(0), gpu(1));
+    let stream = Stream::new(other.as_cuda().unwrap()).unwrap();
+    let raw = StreamRef::from(&stream).as_raw();
+    // SAFETY: the stream outlives the queue, if there is one; nobody captures it.
+    let refused = unsafe { Queue::borrow(device.as_cuda().unwrap(), raw) };
+    assert_eq!(refused.err(), Some(ProblemError::QueueElsewhere.into()));
+}
+
+/// The driver's part of such calls, each to be made again.
+pub(super) fn of_the_driver(calls: &[Call]) -> Vec<Box<dyn Fn()>> {
+    let mut repeated: Vec<Box<dyn Fn()>> = Vec::new();
+    for call in calls {
+        match call.clone() {
+            Call::Launch(launch) => {
+                let here = *fake::contexts().last().expect("a context is current");
+                let is_it = |kind: &Kind| matches!(kind, Kind::Function { name, context, .. } if *name == launch.kernel && *context == here);
+                let alive = fake::state().alive.clone();
+                let handle = alive.iter().find(|(_, kind)| is_it(kind));
+                let function = *handle.expect("the kernel is loaded").0 as CUfunction;
+                let size = function::LaunchSize {
+                    grid: launch.grid[0],
+                    threads: launch.block[0],
+                    shared_bytes: launch.shared_bytes,
+                };
+                let params = [0u8; 4096];
+                // SAFETY: nothing runs, and the parameter is longer than any.
+                repeated.push(Box::new(move || unsafe {
+                    function::launch(function, size, launch.stream as _, &params).unwrap();
+                }));
+            }
+            Call::Fill {
+                address,
+                n_bytes,
+                stream,
+                ..
+            } => {
+                // SAFETY: the call has filled it.
+                repeated.push(Box::new(move || unsafe {
+                    extra::stream::fill(address as u64, 0, n_bytes, stream as _).unwrap();
+                }));
+            }
+            Call::EncodeTensorMap => {}
+            other => panic!("{other:?} is nothing that a call does"),
+        }
+    }
+    repeated
 }

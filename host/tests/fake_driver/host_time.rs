@@ -5,11 +5,9 @@
 
 use std::hint::black_box;
 
-use ferroflash::backend::cuda::sys::CUfunction;
 use ferroflash::{PlanCache, raw};
-use ferroflash_driver::extra::{self, function};
 
-use super::foreign::Library;
+use super::foreign::{Library, of_the_driver};
 use super::*;
 
 /// With checks, and little optimised, code takes longer.
@@ -30,52 +28,16 @@ fn least_ns(mut call: impl FnMut()) -> f64 {
     (0..30).map(|_| run()).fold(f64::INFINITY, f64::min)
 }
 
-/// What the driver's part of such calls takes.
-fn of_the_driver(calls: &[Call]) -> f64 {
-    let mut repeated: Vec<Box<dyn Fn()>> = Vec::new();
-    for call in calls {
-        match call.clone() {
-            Call::Launch(launch) => {
-                let here = *fake::contexts().last().expect("a context is current");
-                let is_it = |kind: &Kind| matches!(kind, Kind::Function { name, context, .. } if *name == launch.kernel && *context == here);
-                let alive = fake::state().alive.clone();
-                let handle = alive.iter().find(|(_, kind)| is_it(kind));
-                let function = *handle.expect("the kernel is loaded").0 as CUfunction;
-                let size = function::LaunchSize {
-                    grid: launch.grid[0],
-                    threads: launch.block[0],
-                    shared_bytes: launch.shared_bytes,
-                };
-                let params = [0u8; 4096];
-                // SAFETY: nothing runs, and the parameter is longer than any.
-                repeated.push(Box::new(move || unsafe {
-                    function::launch(function, size, launch.stream as _, &params).unwrap();
-                }));
-            }
-            Call::Fill {
-                address,
-                n_bytes,
-                stream,
-                ..
-            } => {
-                // SAFETY: the call has filled it.
-                repeated.push(Box::new(move || unsafe {
-                    extra::stream::fill(address as u64, 0, n_bytes, stream as _).unwrap();
-                }));
-            }
-            Call::EncodeTensorMap => {}
-            other => panic!("{other:?} is nothing that a call does"),
-        }
-    }
-    least_ns(|| repeated.iter().for_each(|call| call()))
-}
-
 /// What each call takes beside the driver, in nanoseconds.
 fn beside_the_driver(what: &str, mut call: impl FnMut()) -> f64 {
     call();
     let calls = calls_of(&mut call);
     let n_enqueued = calls.len();
-    let (all, driver) = (least_ns(&mut call), of_the_driver(&calls));
+    let of_driver = of_the_driver(&calls);
+    let (all, driver) = (
+        least_ns(&mut call),
+        least_ns(|| of_driver.iter().for_each(|call| call())),
+    );
     let own = all - driver;
     eprintln!("{what}: {own:.0} ns beside the driver ({n_enqueued} calls of it, {driver:.0} ns)");
     own
@@ -85,9 +47,8 @@ fn beside_the_driver(what: &str, mut call: impl FnMut()) -> f64 {
 fn prepared_costs() {
     let _turn = turn();
     let device = gpu(0);
-    let context = fake::CONTEXTS[0] as _;
-    // SAFETY: the context is there for ever.
-    unsafe { extra::context::push(context).unwrap() };
+    // Its context is current meanwhile.
+    let _library = Library::new(fake::CONTEXTS[0]);
     for algorithm in [Algorithm::Flash2, Algorithm::Flash3] {
         let mut forward = Forward::with(&device, algorithm);
         let own = beside_the_driver(&format!("a prepared forward pass of {algorithm}"), || {
@@ -98,7 +59,6 @@ fn prepared_costs() {
     let mut decode = Decode::new(&device);
     let own = beside_the_driver("a prepared step of decode over pages", || decode.enqueue());
     assert!(own < MOST_NS, "{own:.0} ns");
-    extra::context::pop().unwrap();
 }
 
 /// As a binding to a framework calls it: nothing is kept but the plans, and the workspace is lent.

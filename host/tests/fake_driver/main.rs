@@ -27,7 +27,6 @@ use half::bf16;
 
 mod append;
 mod backward;
-mod borrowed;
 mod enqueue;
 mod foreign;
 mod graph;

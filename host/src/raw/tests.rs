@@ -1,14 +1,11 @@
 //! Calls on addresses give what the safe calls give, and refuse what those refuse.
 
-use ferroflash::arguments::Argument;
-use ferroflash::error::{PlanError, ProblemError, ScoreError};
-use ferroflash::prepared::Layouts;
-use ferroflash::raw::{Addresses, Call, ScoreTensor, Values};
-use ferroflash::{
-    Attention, Device, Dtype, Error, Gradients, Inputs, Layout, Mask, Merge, MergeInputs,
-    MergeProblem, OutputGradients, Outputs, PlanCache, Problem, ReadTensor, Saved, Score, Tensor,
-    TensorMut,
-};
+use super::*;
+use crate::arguments::{Gradients, Inputs, MergeInputs, OutputGradients, Outputs, Saved};
+use crate::dtype::Dtype;
+use crate::problem::merge::MergeProblem;
+use crate::problem::{Mask, Score};
+use crate::tensor::Layout;
 
 /// Numbers between −1 and 1 without a pattern.
 fn random(n: usize, seed: usize) -> Vec<f32> {
