@@ -28,14 +28,10 @@ struct Results([Vec<f32>; 4]);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let score = Score::new(|s, at| {
-        let cap = at.f32("cap");
         let slope = at.tensor_f32("slopes", [at.head]);
-        (s / cap).tanh() * cap + slope * (at.k - at.q).to_f32()
+        s.soft_cap(at.f32("cap")) - slope * at.distance().to_f32()
     })?;
-    let same_document = Mask::new(|at| {
-        let document = |place| at.tensor_i32("document", [at.batch, place]);
-        document(at.q).eq(document(at.k))
-    })?;
+    let same_document = Mask::new(|at| at.same("document"))?;
     println!("score: {score}\nmask:  {same_document}");
     println!("derivative: {}", score.expression().derivative_by_score()?);
     let problem = Problem::builder(Dtype::Bf16)

@@ -123,7 +123,7 @@ impl<'a, T: Element, P: Place> Call<'a, T, P> {
     /// # let (x, shape) = ([0.5f32; 64], [1, 8, 1, 8]);
     /// // ALiBi: the further away, the less.
     /// let call = attend((&x, shape), (&x, shape), (&x, shape));
-    /// let call = call.causal().score(|s, at| s - at.f32("slope") * (at.q - at.k).to_f32()).param("slope", 0.5f32);
+    /// let call = call.causal().score(|s, at| s - at.f32("slope") * at.distance().to_f32()).param("slope", 0.5f32);
     /// # call.forward(&Device::cpu())?;
     /// # Ok::<(), ferroflash::Error>(())
     /// ```

@@ -66,17 +66,13 @@ fn score(is_capped: bool, alibi: Alibi) -> Result<Score, Error> {
     }
     let traced = Score::new(|s, at| {
         let s = match is_capped {
-            true => {
-                let cap = at.f32("softcap");
-                cap * (s / cap).tanh()
-            }
+            true => s.soft_cap(at.f32("softcap")),
             false => s,
         };
-        let distance = at.q + at.seqlen_k - at.seqlen_q - at.k;
         let distance = match alibi {
             Alibi::None => return s,
-            Alibi::Behind => distance,
-            Alibi::Around => distance.abs(),
+            Alibi::Behind => at.distance(),
+            Alibi::Around => at.distance().abs(),
         };
         s - at.tensor_f32("alibi_slopes", [at.head]) * distance.to_f32()
     })?;

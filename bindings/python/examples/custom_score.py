@@ -19,12 +19,8 @@ CAP = 20.0
 
 # ANCHOR: score
 # What both are, in ferroflash: traced once, compiled when it is first used.
-SCORE = ferroflash.Score(
-    lambda s, at: at.f32("cap") * (s / at.f32("cap")).tanh() - at.tensor_f32("slopes")[at.head] * (at.q - at.k),
-)
-MASK = ferroflash.Mask(
-    lambda at: at.tensor_i32("document")[at.batch, at.q] == at.tensor_i32("document")[at.batch, at.k],
-)
+SCORE = ferroflash.Score(lambda s, at: s.soft_cap(at.f32("cap")) - at.tensor_f32("slopes")[at.head] * at.distance())
+MASK = ferroflash.Mask(lambda at: at.same("document"))
 
 
 def ours(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, document: Tensor) -> Tensor:

@@ -254,6 +254,16 @@ def test_a_mask_is_that_of_the_library():
     np.testing.assert_allclose(ferroflash.attention(q, k, v, mask=causal), ferroflash.attention(q, k, v, causal=True), atol=1e-6)
 
 
+def test_helpers_are_what_they_abbreviate():
+    assert Score(lambda s, at: s.soft_cap(3.0)) == Score(lambda s, at: 3.0 * (s / 3.0).tanh())
+    assert Mask(lambda at: at.distance() >= 0) == Mask(lambda at: at.q + at.seqlen_k - at.seqlen_q - at.k >= 0)
+    assert Mask(lambda at: at.same("image")) == Mask(
+        lambda at: at.tensor_i32("image")[at.batch, at.place()] == at.tensor_i32("image")[at.batch, at.k]
+    )
+    with pytest.raises(TypeError, match="soft_cap was given bool; allowed: a number"):
+        Score(lambda s, at: s.soft_cap(True))
+
+
 def test_arrays_that_are_refused():
     q = np.ones((1, 4, 2, 8), np.float32)
     with pytest.raises(TypeError, match="score_inputs: slopes is list"):

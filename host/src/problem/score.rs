@@ -20,10 +20,7 @@ use super::{Mask, Problem, ProblemBuilder};
 /// ```
 /// use ferroflash::Score;
 ///
-/// let capped = Score::new(|s, at| {
-///     let cap = at.f32("cap");
-///     (s / cap).tanh() * cap
-/// })?;
+/// let capped = Score::new(|s, at| s.soft_cap(at.f32("cap")))?;
 /// assert_eq!(capped.to_string(), "cap * tanh(score / cap)");
 /// # Ok::<(), ferroflash::expression::ExpressionError>(())
 /// ```
@@ -219,10 +216,7 @@ impl ProblemBuilder {
     /// use ferroflash::{Attention, Device, Dtype, Inputs, Mask, Outputs, Problem, ReadTensor, Score, Tensor, TensorMut};
     ///
     /// // ALiBi (Press et al. 2021): a penalty for distance, by a slope for each head.
-    /// let alibi = Score::new(|s, at| {
-    ///     let distance = at.q + at.seqlen_k - at.seqlen_q - at.k;
-    ///     s - at.tensor_f32("slopes", [at.head]) * distance.to_f32()
-    /// })?;
+    /// let alibi = Score::new(|s, at| s - at.tensor_f32("slopes", [at.head]) * at.distance().to_f32())?;
     /// let problem = Problem::builder(Dtype::F32)
     ///     .seqlen(3)
     ///     .heads(2)
@@ -266,7 +260,7 @@ impl ProblemBuilder {
     /// use ferroflash::{Attention, Device, Dtype, Inputs, Mask, Outputs, Problem, Tensor, TensorMut};
     ///
     /// // Every second key.
-    /// let dilated = Mask::new(|at| ((at.q - at.k) % at.i32("step")).eq(0))?;
+    /// let dilated = Mask::new(|at| (at.distance() % at.i32("step")).eq(0))?;
     /// let problem = Problem::builder(Dtype::F32).seqlen(4).heads(1).head_dim(1).mask_expression(dilated).build()?;
     /// let (q, v) = ([0f32; 4], [1f32, 2., 3., 4.]);
     /// let shape = problem.shape_q();

@@ -81,8 +81,8 @@ impl NamedScore {
             NamedScore::Identity => s,
             NamedScore::Alibi => alibi(s, at, &[at.head]),
             NamedScore::AlibiBatch => alibi(s, at, &[at.batch, at.head]),
-            NamedScore::SoftCap => soft_cap(s, at),
-            NamedScore::SoftCapAlibi => alibi(soft_cap(s, at), at, &[at.head]),
+            NamedScore::SoftCap => s.soft_cap(at.f32("cap")),
+            NamedScore::SoftCapAlibi => alibi(s.soft_cap(at.f32("cap")), at, &[at.head]),
             NamedScore::Bias => s + at.tensor_bf16("bias", [at.batch, at.head, at.q, at.k]),
         })
     }
@@ -117,11 +117,8 @@ impl NamedMask {
     /// The expression.
     pub fn expression(self) -> Result<Expression, ExpressionError> {
         Expression::mask(|at| match self {
-            NamedMask::Causal => at.k.le(own_place(at)),
-            NamedMask::Window => {
-                let place = own_place(at);
-                at.k.le(place) & (place - at.k).le(at.i32("window"))
-            }
+            NamedMask::Causal => at.k.le(at.place()),
+            NamedMask::Window => at.k.le(at.place()) & at.distance().le(at.i32("window")),
             NamedMask::Document => {
                 let document = |place| at.tensor_i32("document", [at.batch, place]);
                 document(at.q).eq(document(at.k))
@@ -131,19 +128,9 @@ impl NamedMask {
     }
 }
 
-/// The key at a query's own place: the last query is at the last key.
-fn own_place(at: At) -> Int {
-    at.q + at.seqlen_k - at.seqlen_q
-}
-
 fn alibi(score: Num, at: At, slope: &[Int]) -> Num {
-    let distance = at.k - own_place(at);
+    let distance = at.k - at.place();
     score + at.tensor_f32("slopes", slope) * distance.to_f32()
-}
-
-fn soft_cap(score: Num, at: At) -> Num {
-    let cap = at.f32("cap");
-    (score / cap).tanh() * cap
 }
 
 #[cfg(test)]

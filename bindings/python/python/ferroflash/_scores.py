@@ -26,14 +26,12 @@ def _score(capped: bool, rank: int, behind: bool) -> Score:
 
     def score(s: Num, at: At) -> Num:
         if capped:
-            cap = at.f32("softcap")
-            s = cap * (s / cap).tanh()
+            s = s.soft_cap(at.f32("softcap"))
         if rank > 0:
             slopes = at.tensor_f32("alibi_slopes")
             slope = slopes[at.head] if rank == 1 else slopes[at.batch, at.head]
-            distance = at.q + at.seqlen_k - at.seqlen_q - at.k
             # What needs no |x| is cheaper: it is linear in k.
-            s = s - slope * (distance if behind else abs(distance))
+            s = s - slope * (at.distance() if behind else abs(at.distance()))
         return s
 
     return Score(score)

@@ -231,6 +231,12 @@ class Num(_Number):
         """eˣ, within a few units of the last place; the error grows with x."""
         return (self * math.log2(math.e)).exp2_full()
 
+    def soft_cap(self, cap: Any) -> Num:
+        """`cap * tanh(self / cap)`, which lies between -cap and cap."""
+        if kind_of(cap) not in (Num, Int):
+            raise _wrong("soft_cap", cap, "a number")
+        return cap * (self / cap).tanh()
+
     def to_i32(self) -> Int:
         """The whole number towards zero; the nearest there is for one that is too large, 0 for NaN."""
         return _node("to_i32", Num, self, of=Int)
@@ -302,6 +308,19 @@ class At:
         self.batch, self.head, self.kv_head, self.q, self.k, self.seqlen_q, self.seqlen_k = (
             trace.add(Int, f"index {name}") for name in indices
         )
+
+    def place(self) -> Int:
+        """The key at the query's own place: `q + seqlen_k - seqlen_q`, as masks are aligned to the bottom right."""
+        return self.q + self.seqlen_k - self.seqlen_q
+
+    def distance(self) -> Int:
+        """The distance from the key to the query's own place: 0 there, positive before it, negative after it."""
+        return self.place() - self.k
+
+    def same(self, name: str) -> Cond:
+        """Whether query and key have the same number in a tensor of int32 `[batch, seqlen_k]` that each call gives: of a document, an image."""
+        number = self.tensor_i32(name)
+        return number[self.batch, self.place()] == number[self.batch, self.k]  # type: ignore[no-any-return]
 
     def f32(self, name: str) -> Num:
         """A number that each call gives."""

@@ -1,8 +1,8 @@
 """Scores and masks of your own: functions of symbols, traced once, which kernels compute where they compute scores.
 
     >>> import ferroflash
-    >>> alibi = ferroflash.Score(lambda s, at: s - at.tensor_f32("slopes")[at.head] * abs(at.q + at.seqlen_k - at.seqlen_q - at.k))
-    >>> document = ferroflash.Mask(lambda at: at.tensor_i32("document")[at.batch, at.q] == at.tensor_i32("document")[at.batch, at.k])
+    >>> alibi = ferroflash.Score(lambda s, at: s - at.tensor_f32("slopes")[at.head] * abs(at.distance()))
+    >>> document = ferroflash.Mask(lambda at: at.same("document"))
 
 `ferroflash.attention(q, k, v, score=alibi, mask=document, score_inputs={"slopes": slopes, "document": document_of_token})` computes with them.
 
@@ -11,17 +11,19 @@ The function is called once, with symbols:
 - `s` is the score, q · k times softmax_scale, and what is returned takes its place before the softmax. A mask's function returns which keys a
   query sees, of those that `causal`, `window` and lengths show.
 - `at.batch`, `at.head`, `at.kv_head`, `at.q`, `at.k`, `at.seqlen_q`, `at.seqlen_k`: where the score lies; whole numbers. `at.q` and `at.k` count
-  from the first query and key of the sequence, which has `at.seqlen_q` and `at.seqlen_k` of them.
+  from the first query and key of the sequence, which has `at.seqlen_q` and `at.seqlen_k` of them. `at.place()` is the key at the query's own
+  place, `at.q + at.seqlen_k - at.seqlen_q`; `at.distance()` is how far the key lies before it.
 - `at.f32("cap")`, `at.i32("window")`: parameters, numbers that each call gives by name. Other values compile no other kernel.
 - `at.tensor_f32("bias")[at.head, at.q, at.k]`, and `tensor_f16`, `tensor_bf16`, `tensor_i32`: elements of tensors that each call gives by name, of 1
-  to 4 dimensions. An index outside of the tensor is moved to the nearest one inside.
+  to 4 dimensions. An index outside of the tensor is moved to the nearest one inside. `at.same("document")`: whether query and key have the same
+  number in a tensor of int32, `[batch, seqlen_k]`.
 
 Numbers are float32, whole numbers int32; a whole number beside a number becomes one. Constants stand on either side.
 
 | | |
 |---|---|
 | numbers, whole numbers | `+ - * /`, `-x`, `abs(x)`, `x.min(y)`, `x.max(y)`, `< <= > >= == !=`, `x ** n` for constants n from 1 to 16; `2 ** x` |
-| numbers | `exp exp2 ln tanh sigmoid sqrt`, each of one GPU instruction's exactness, and as `exp_full()` and so on of some units of the last place; `to_i32()` |
+| numbers | `x.soft_cap(cap)`; `exp exp2 ln tanh sigmoid sqrt`, each of one GPU instruction's exactness, and as `exp_full()` and so on of some units of the last place; `to_i32()` |
 | whole numbers | `// %`, `& \\| ^ ~ << >>` bit by bit, `to_f32()` |
 | truth values | `& \\| ^ ~`, `condition.select(a, b)` |
 
@@ -113,7 +115,7 @@ class _Expression:
 class Score(_Expression):
     """What takes the place of every score before the softmax: a function of the score and of where it lies, whose value is a number.
 
-    >>> str(Score(lambda s, at: at.f32("cap") * (s / at.f32("cap")).tanh()))
+    >>> str(Score(lambda s, at: s.soft_cap(at.f32("cap"))))
     'cap * tanh(score / cap)'
     """
 

@@ -1,7 +1,7 @@
 //! Where a score lies, and what a call gives: the symbols of a trace.
 
 use super::handles::{Handle, Raw, Sealed};
-use super::{Int, Num, Operand, Trace, add_to, apply};
+use super::{Cond, Int, Num, Operand, Trace, add_to, apply};
 use crate::{
     ElementType, ExpressionError, Index, MAX_PARAMS, MAX_RANK, MAX_TENSORS, Node, Param, Tensor,
     Type, Use,
@@ -40,6 +40,46 @@ impl At {
             seqlen_k: index(Index::SeqlenK),
             trace,
         }
+    }
+
+    /// The key at the query's own place, `q + seqlen_k − seqlen_q`: masks are aligned to the bottom right, so the last query stands at the
+    /// last key.
+    ///
+    /// ```
+    /// # use ferroflash_expression::Expression;
+    /// let causal = Expression::mask(|at| at.k.le(at.place()))?;
+    /// assert_eq!(causal.to_string(), "k <= q + seqlen_k - seqlen_q");
+    /// # Ok::<(), ferroflash_expression::ExpressionError>(())
+    /// ```
+    pub fn place(self) -> Int {
+        self.q + self.seqlen_k - self.seqlen_q
+    }
+
+    /// The distance from the key to the query's own place: 0 there, positive before it, negative after it. The usual scores and masks
+    /// are one line with it:
+    ///
+    /// ```
+    /// # use ferroflash_expression::Expression;
+    /// let alibi = Expression::score(|s, at| s - at.tensor_f32("slopes", [at.head]) * at.distance().abs().to_f32())?;
+    /// let window = Expression::mask(|at| at.distance().ge(0) & at.distance().lt(at.i32("window")))?;
+    /// let dilated = Expression::mask(|at| (at.distance() % at.i32("step")).eq(0))?;
+    /// # Ok::<(), ferroflash_expression::ExpressionError>(())
+    /// ```
+    pub fn distance(self) -> Int {
+        self.place() - self.k
+    }
+
+    /// Whether the query and the key have the same number in a tensor `i32 [batch, seqlen_k]` that each call gives by this name: the
+    /// number of a document, of a segment, of an image. The query's is the one at its own place.
+    ///
+    /// ```
+    /// # use ferroflash_expression::Expression;
+    /// let documents = Expression::mask(|at| at.same("document"))?;
+    /// # Ok::<(), ferroflash_expression::ExpressionError>(())
+    /// ```
+    pub fn same(self, name: &str) -> Cond {
+        let number = |place| self.tensor_i32(name, [self.batch, place]);
+        number(self.place()).eq(number(self.k))
     }
 
     /// A constant as a value, for code that begins with one and goes on with values.

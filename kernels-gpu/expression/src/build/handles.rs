@@ -336,6 +336,19 @@ impl Num {
         (self * std::f32::consts::LOG2_E).exp2_full()
     }
 
+    /// A soft cap, `cap · tanh(self / cap)`, which holds the value between −cap and cap (Gemma 2). tanh is [`Num::tanh`].
+    ///
+    /// ```
+    /// # use ferroflash_expression::Expression;
+    /// let capped = Expression::score(|s, at| s.soft_cap(at.f32("cap")))?;
+    /// assert_eq!(capped.to_string(), "cap * tanh(score / cap)");
+    /// # Ok::<(), ferroflash_expression::ExpressionError>(())
+    /// ```
+    pub fn soft_cap(self, cap: impl Operand<Handle = Num>) -> Num {
+        let share: Num = binary(Binary::Div, self, cap);
+        binary(Binary::Mul, share.tanh(), cap)
+    }
+
     /// The whole number towards zero; the nearest there is for one that is too large, 0 for NaN.
     pub fn to_i32(self) -> Int {
         unary(Unary::ToI32, self)

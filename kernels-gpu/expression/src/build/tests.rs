@@ -72,6 +72,27 @@ fn functions_and_choices_are_what_they_say() {
 }
 
 #[test]
+fn helpers_are_what_they_abbreviate() {
+    let place = ScoreIndices::default()
+        .with(Index::Query, 2)
+        .with(Index::Key, 3)
+        .with(Index::SeqlenQ, 4)
+        .with(Index::SeqlenK, 9);
+    let of = |f: fn(Num, At) -> Num| worth(&Expression::score(f).unwrap(), place, 6.0);
+    assert_eq!(of(|_, at| at.place().to_f32()), 7.0);
+    assert_eq!(of(|_, at| at.distance().to_f32()), 4.0);
+    assert_eq!(of(|s, _| s.soft_cap(3.0)), 3.0 * 2f32.tanh());
+    let [short, long] = [
+        Expression::mask(|at| at.same("document")),
+        Expression::mask(|at| {
+            let document = |place| at.tensor_i32("document", [at.batch, place]);
+            document(at.q + at.seqlen_k - at.seqlen_q).eq(document(at.k))
+        }),
+    ];
+    assert_eq!(short, long);
+}
+
+#[test]
 fn tracing_is_linear_in_the_nodes() {
     let powers = Expression::score(|s, _| (0..60).fold(s, |x, _| x * x)).unwrap();
     assert_eq!(powers.nodes().len(), 61);
