@@ -2,8 +2,11 @@
 //!
 //! Looks at sizes, types and places, never at memory or a device. Holding a [`Checked`] is the proof that the rules hold.
 
+#[doc(hidden)]
 pub mod merge;
+#[doc(hidden)]
 pub mod operation;
+#[doc(hidden)]
 pub mod rotary;
 mod score;
 mod sizes;

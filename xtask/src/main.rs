@@ -1,6 +1,7 @@
 //! `cargo xtask`: builds, checks, measures and packs the workspace.
 #![forbid(unsafe_code)]
 
+mod api;
 mod assemble;
 mod bench;
 mod bindings;
@@ -58,6 +59,12 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Renews the list of the library's public items, host/public-api.txt.
+    Api {
+        /// Fails where the list is stale instead of renewing it.
+        #[arg(long)]
+        check: bool,
+    },
     /// Draws the pictures of docs/src/pictures from the record of measurements, and renews the code that texts quote.
     Plots {
         /// Fails where a picture or a quote is stale instead of renewing it.
@@ -98,6 +105,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Candle(options) => candle::candle(&workspace, &options),
         Command::Wheel(options) => python::wheel(&workspace, &options),
         Command::Codegen { check } => codegen::codegen(&workspace, Mode::of(check)),
+        Command::Api { check } => api::api(&workspace, Mode::of(check)),
         Command::Plots { check } => book::plots(&workspace, Mode::of(check)),
         Command::Book => book::book(&workspace),
         Command::Tidy => tidy::tidy(&workspace),

@@ -19,6 +19,7 @@ mod mask_map;
 mod merge;
 mod operation;
 mod planned;
+#[doc(hidden)]
 pub mod schedule;
 mod select;
 mod short;
@@ -31,6 +32,7 @@ mod tensor_map;
 mod thresholds;
 mod time;
 mod views;
+#[doc(hidden)]
 pub mod workspace;
 
 use std::fmt;
