@@ -1,18 +1,22 @@
 //! A cache of keys and values that owns its pages: [`KvCache`], for someone who writes a serving loop.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::append::Append;
 use crate::arguments::{AppendInputs, AppendOutputs, Inputs};
 use crate::attend::Call;
 use crate::device::Device;
 use crate::dtype::Element;
-use crate::error::{CacheError, Error, PlanError};
+use crate::error::{CacheError, Error};
 use crate::place::{Data, Gpu, Host, Place, Shape};
 use crate::problem::append::AppendProblem;
 use crate::problem::{Pages, Problem};
 use crate::tensor::Layout;
 pub use crate::terms::Sequence;
+
+/// Sequences of all caches of the process: one cache refuses those of another.
+static N_BEGUN: AtomicU64 = AtomicU64::new(0);
 
 /// Keys and values of many sequences, in the pages of one pool (PagedAttention; Kwon et al. 2023).
 ///
@@ -64,7 +68,6 @@ pub struct KvCache<T: Element, P: Place = Host> {
     owners: Vec<u32>,
     free: Vec<usize>,
     sequences: BTreeMap<u64, Rows>,
-    n_begun: u64,
 }
 
 /// Which pages a batch of sequences has, and how many rows: what [`Inputs::page_table`] and [`Inputs::seqused_k`] take.
@@ -151,8 +154,8 @@ impl<T: Element> KvCache<T> {
 impl<T: Element> KvCache<T, Gpu> {
     /// In the memory of a GPU. `pool` is `[n_pages, page_size, heads_k, head_dim]`.
     pub fn on_gpu(device: &Device, pool: [usize; 4]) -> Result<KvCache<T, Gpu>, Error> {
-        let gpu = device.as_cuda().ok_or(PlanError::NotAsynchronous {
-            backend: device.backend(),
+        let gpu = device.as_cuda().ok_or(CacheError::NotOnGpu {
+            given: device.backend(),
         })?;
         KvCache::new(device, Gpu(gpu.clone()), pool)
     }
@@ -181,7 +184,6 @@ impl<T: Element, P: Place> KvCache<T, P> {
             owners: vec![0; n_pages],
             free: (0..n_pages).rev().collect(),
             sequences: BTreeMap::new(),
-            n_begun: 0,
         })
     }
 
@@ -200,8 +202,7 @@ impl<T: Element, P: Place> KvCache<T, P> {
     }
 
     fn add(&mut self, rows: Rows) -> Sequence {
-        let sequence = Sequence(self.n_begun);
-        self.n_begun += 1;
+        let sequence = Sequence(N_BEGUN.fetch_add(1, Ordering::Relaxed));
         self.sequences.insert(sequence.0, rows);
         sequence
     }

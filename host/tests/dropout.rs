@@ -92,7 +92,7 @@ fn values_in_the_keys_are_refused_beside_it() {
     assert_eq!(refused, ProblemError::DropoutWith { what });
     assert_eq!(
         refused.to_string(),
-        "dropout and values in the keys do not go together"
+        "dropout and values in the keys do not go together; leave out one of them"
     );
 }
 

@@ -214,5 +214,10 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
     assert_eq!(cache.truncate(fork, 0).unwrap_err(), unknown);
     assert_eq!(cache.attend(&[fork], of(1)).unwrap_err(), unknown);
     let error = KvCache::<f32, _>::on_gpu(&Device::cpu(), [2, 4, 1, 4]).unwrap_err();
-    assert!(matches!(error, Error::Plan(_)), "{error:?}");
+    let given = Device::cpu().backend();
+    assert_eq!(error, CacheError::NotOnGpu { given }.into());
+    // The first sequence of another cache.
+    let other = KvCache::<f32, _>::on_host([2, 4, 1, 4]).unwrap().begin();
+    let unknown: Error = CacheError::Unknown { sequence: other }.into();
+    assert_eq!(cache.remove(other).unwrap_err(), unknown);
 }

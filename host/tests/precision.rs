@@ -27,7 +27,7 @@ fn products_of_16_bit_types_are_exact_anyway() {
         };
         assert_eq!(refused.unwrap_err(), needed);
         let message =
-            format!("precision is full; of {dtype}, whose products are exact, it must be tensor");
+            format!("precision is full; allowed for {dtype}, whose products are exact: tensor");
         assert_eq!(needed.to_string(), message);
         let tensor = problem(dtype, Precision::Tensor);
         assert!(without_tensors(&tensor, Pass::Forward, Location::Host).is_ok());
@@ -81,7 +81,8 @@ fn a_reason_names_f32_and_what_it_cannot_be_beside() {
         let refused = plan(&checked, &device, Backend::Cuda, Some(Algorithm::Flash2));
         let given = Dtype::F32;
         let reason = Reason::DtypeBeside { given, beside };
-        let message = format!("flash2    cannot run: no kernel of it takes f32 beside {beside}");
+        let message =
+            format!("flash2    cannot run: no kernel of it takes f32 together with {beside}");
         let refused = refused.unwrap_err();
         assert!(refused.to_string().contains(&message), "{refused}");
         let PlanError::NoCandidate { candidates, .. } = refused else {

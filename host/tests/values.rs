@@ -204,7 +204,7 @@ fn kernels_for_other_values_say_so() {
     };
     assert_eq!(
         expected.to_string(),
-        "head_dim_v is 32; its kernels take 64 beside this head_dim"
+        "head_dim_v is 32; its kernels take 64 with this head_dim"
     );
     assert_eq!(
         Reason::ValuesInKeys.to_string(),

@@ -1,6 +1,6 @@
 //! What a cache of keys and values refuses.
 
-use crate::terms::Sequence;
+use crate::terms::{Backend, Sequence};
 
 /// A call of a [`KvCache`](crate::KvCache) makes no sense, or there is no room for it; nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -13,6 +13,14 @@ pub enum CacheError {
     Pool {
         /// What was asked for.
         given: [usize; 4],
+    },
+    /// A cache in the memory of a GPU was to be made on a device that is none.
+    #[error(
+        "KvCache::on_gpu was given the device {given}; allowed: a CUDA device. KvCache::on_host takes no device"
+    )]
+    NotOnGpu {
+        /// The backend of the device.
+        given: Backend,
     },
     /// Fewer pages are free than new rows need. Sequences that are removed or truncated give theirs back.
     #[error(

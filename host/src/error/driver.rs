@@ -15,7 +15,9 @@ use super::PtxasError;
 #[non_exhaustive]
 pub enum DriverError {
     /// There is a driver, but not this device.
-    #[error("there is no CUDA device {ordinal}; the driver shows {n_devices}")]
+    #[error(
+        "there is no CUDA device {ordinal}; the driver shows {n_devices}: see CUDA_VISIBLE_DEVICES"
+    )]
     NoDevice {
         /// The device asked for.
         ordinal: u32,
@@ -23,7 +25,9 @@ pub enum DriverError {
         n_devices: u32,
     },
     /// No CUDA context was given, or none is current in this thread.
-    #[error("there is no CUDA context: none was given, or none is current in this thread")]
+    #[error(
+        "there is no CUDA context: none was given, or none is current in this thread. Open the device first"
+    )]
     NoContext,
     /// This program was built without kernels.
     #[error("this program was built without kernels: {detail}")]
@@ -32,7 +36,7 @@ pub enum DriverError {
         detail: String,
     },
     /// The driver is older than the kernels need.
-    #[error("the CUDA driver supports CUDA {}.{}; the kernels need {}.{}", found.0, found.1, needed.0, needed.1)]
+    #[error("the CUDA driver supports CUDA {}.{}; the kernels need {}.{}: install a newer driver", found.0, found.1, needed.0, needed.1)]
     DriverTooOld {
         /// CUDA version of the driver, `(major, minor)`.
         found: (u32, u32),
@@ -48,13 +52,15 @@ pub enum DriverError {
         free_bytes: u64,
     },
     /// A kernel of the list is not among those that were built into this program.
-    #[error("kernel {kernel} was not built into this program")]
+    #[error(
+        "kernel {kernel} was not built into this program: build ferroflash again, without FERROFLASH_KERNELS"
+    )]
     NotEmbedded {
         /// Name of the variant.
         kernel: &'static str,
     },
     /// A kernel that was built into this program cannot be unpacked.
-    #[error("kernel {kernel} in this program is damaged")]
+    #[error("kernel {kernel} in this program is damaged: build ferroflash again")]
     CorruptKernel {
         /// Name of the variant.
         kernel: &'static str,
@@ -130,7 +136,9 @@ pub enum DriverError {
         given: usize,
     },
     /// A stream of another device, or of another context, was given for work on a buffer.
-    #[error("the stream is not one of the device on which the memory lies")]
+    #[error(
+        "the stream belongs to another device than the memory; needed: a stream of the memory's device"
+    )]
     StreamElsewhere,
     /// An earlier call on the queue was enqueued in part, and the queue could not be waited for then.
     #[error(
@@ -141,7 +149,9 @@ pub enum DriverError {
     #[error("the queue is being captured into a graph: it takes prepared calls and nothing else")]
     QueueCaptured,
     /// What captured a queue put another queue in its place.
-    #[error("the queue was replaced while it was captured: there is no graph")]
+    #[error(
+        "the queue was replaced while it was captured, so there is no graph: capture again, and keep the queue"
+    )]
     QueueReplaced,
     /// A stream of the device is being captured into a graph, by this thread or another, and the call is not allowed then; or a
     /// capture was spoiled by such a call.

@@ -1,4 +1,6 @@
 //! What can go wrong, by phase: the problem and its tensors, the plan, the driver; and of a rotary embedding. Data, so that a program can act on it.
+//!
+//! The book lists every error with its words: `docs/src/errors.md`.
 
 mod cache;
 mod driver;
@@ -7,6 +9,8 @@ mod problem;
 mod ptxas;
 mod rotary;
 mod score;
+#[cfg(test)]
+mod words;
 
 pub use ferroflash_kernels::params::Argument;
 

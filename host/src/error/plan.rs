@@ -30,7 +30,9 @@ pub enum PlanError {
     #[error("this call is enqueued: it needs a queue of its device")]
     NeedsQueue,
     /// The backend has no streams to enqueue work on.
-    #[error("{backend} has no streams: make the call without preparing it")]
+    #[error(
+        "{backend} has no streams to enqueue on: make the call without preparing it, or take a CUDA device"
+    )]
     NotAsynchronous {
         /// The backend.
         backend: Backend,

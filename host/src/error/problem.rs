@@ -13,7 +13,7 @@ use crate::terms::{Layout, Location, Precision};
 #[non_exhaustive]
 pub enum ProblemError {
     /// A size that has no default was not given to the builder.
-    #[error("{field} was not set")]
+    #[error("{field} was not set; the builder has no default for it")]
     Unset {
         /// Which.
         field: &'static str,
@@ -61,14 +61,14 @@ pub enum ProblemError {
         given: f32,
     },
     /// Dropout, and what it does not go together with.
-    #[error("dropout and {what} do not go together")]
+    #[error("dropout and {what} do not go together; leave out one of them")]
     DropoutWith {
         /// What.
         what: &'static str,
     },
     /// Another precision than that of tensor cores, which multiply the type exactly.
     #[error(
-        "precision is {given}; of {dtype}, whose products are exact, it must be {}",
+        "precision is {given}; allowed for {dtype}, whose products are exact: {}",
         Precision::Tensor
     )]
     Precision {
@@ -78,7 +78,7 @@ pub enum ProblemError {
         dtype: Dtype,
     },
     /// A size does not fit the address space.
-    #[error("{what} does not fit the address space")]
+    #[error("{what} does not fit the address space; take smaller sizes")]
     SizeOverflow {
         /// Which size.
         what: &'static str,
@@ -105,7 +105,7 @@ pub enum ProblemError {
     },
     /// Packed memory with other than three parts.
     #[error(
-        "packed q, k, v are [batch, seqlen, 3, heads, head_dim]; the third dimension is {given}"
+        "the third dimension of packed q, k, v is {given}; allowed: 3, as in [batch, seqlen, 3, heads, head_dim]"
     )]
     PackedParts {
         /// The third dimension given.
@@ -132,13 +132,15 @@ pub enum ProblemError {
         needed: ScalarType,
     },
     /// An argument that the call needs was not given.
-    #[error("{argument} is missing")]
+    #[error("{argument} is missing; the problem needs it")]
     Missing {
         /// Which argument.
         argument: Argument,
     },
     /// An argument was given that the call has no use for.
-    #[error("{argument} was given; this call does not take it")]
+    #[error(
+        "{argument} was given; this call does not take it: leave it out, or say in the problem that it is there"
+    )]
     NotTaken {
         /// Which argument.
         argument: Argument,
@@ -154,7 +156,9 @@ pub enum ProblemError {
         multiple: usize,
     },
     /// Pages of no rows, or a table without a place for every page of the longest sequence.
-    #[error("a table of {columns} pages of {page_size} rows holds no sequence of {seqlen_k} rows")]
+    #[error(
+        "page_table has {columns} columns for pages of {page_size} rows; needed: columns for the {seqlen_k} rows of the longest sequence"
+    )]
     Pages {
         /// Columns of the table.
         columns: usize,
@@ -164,19 +168,19 @@ pub enum ProblemError {
         seqlen_k: usize,
     },
     /// Pages beside what does not go together with them.
-    #[error("keys and values in pages and {what} do not go together")]
+    #[error("keys and values in pages and {what} do not go together; leave out one of them")]
     PagesWith {
         /// What.
         what: &'static str,
     },
     /// Keys and values in 8 bits beside what does not go together with them.
-    #[error("keys and values in e4m3 and {what} do not go together")]
+    #[error("keys and values in e4m3 and {what} do not go together; leave out one of them")]
     Fp8KvWith {
         /// What.
         what: &'static str,
     },
     /// Values that are columns of the keys beside what does not go together with them.
-    #[error("values in the keys and {what} do not go together")]
+    #[error("values in the keys and {what} do not go together; leave out one of them")]
     ValuesInKeysWith {
         /// What.
         what: &'static str,
@@ -196,7 +200,9 @@ pub enum ProblemError {
         n_pages: usize,
     },
     /// A block mask beside lengths of sequences.
-    #[error("{argument} and a block mask do not go together: its sequences are all of one length")]
+    #[error(
+        "{argument} and a block mask do not go together: under a block mask all sequences have one length. Leave out one of them"
+    )]
     BlockMaskWithLengths {
         /// Which lengths.
         argument: Argument,
@@ -209,7 +215,7 @@ pub enum ProblemError {
     SplitKv,
     /// A block mask, and keys divided into splits.
     #[error(
-        "split_kv and a block mask do not go together: splits are of keys that lie side by side"
+        "split_kv and a block mask do not go together: splits are of keys that lie side by side. Leave out one of them"
     )]
     BlockMaskWithSplitKv,
     /// A length contradicts another one, or the sizes of the problem.
@@ -227,7 +233,7 @@ pub enum ProblemError {
         max: usize,
     },
     /// A vector was given where a tensor is needed, or the other way round.
-    #[error("{argument} has to be a {needed}")]
+    #[error("{argument} has the wrong form; needed: a {needed}")]
     OtherForm {
         /// Which argument.
         argument: Argument,
@@ -273,7 +279,9 @@ pub enum ProblemError {
         seqlen_q: usize,
     },
     /// Two elements of an output share memory, or its dimensions interleave.
-    #[error("output {argument} is {layout}: its elements may share memory")]
+    #[error(
+        "output {argument} is {layout}, whose elements may share memory; allowed: strides that keep them apart"
+    )]
     OutputAliases {
         /// Which output.
         argument: Argument,
@@ -281,7 +289,9 @@ pub enum ProblemError {
         layout: Layout,
     },
     /// An output overlaps the memory of an input that is still read when it is written.
-    #[error("{argument} overlaps the memory of {with}")]
+    #[error(
+        "{argument} overlaps the memory of {with}, which is still read; give it memory of its own"
+    )]
     SharesMemory {
         /// Which output.
         argument: Argument,
@@ -297,7 +307,7 @@ pub enum ProblemError {
         seqlen_cache: usize,
     },
     /// An argument lies elsewhere than the first one: q of attention, o_1 of a merge, k_new of an append, y of a rotation.
-    #[error("{argument} lies in {given}; the first argument lies in {needed}")]
+    #[error("{argument} lies in {given}; needed: {needed}, where the first argument lies")]
     MixedPlaces {
         /// Which tensor.
         argument: Argument,
@@ -307,7 +317,9 @@ pub enum ProblemError {
         needed: Location,
     },
     /// The tensors lie where the chosen device cannot reach them.
-    #[error("the tensors lie in {given}; the device works on {needed}")]
+    #[error(
+        "the tensors lie in {given}; the device works on {needed}: copy them, or take the other device"
+    )]
     OtherDevice {
         /// Where they lie.
         given: Location,
@@ -338,10 +350,14 @@ pub enum ProblemError {
         alignment: u64,
     },
     /// A prepared call was given a queue of another device, or a queue was to borrow a stream of another context.
-    #[error("the queue or its stream belongs to another device or context")]
+    #[error(
+        "the queue or its stream belongs to another device or context; needed: one of the device of the call"
+    )]
     QueueElsewhere,
     /// A graph was to be launched on another queue than it was captured from.
-    #[error("the graph was captured from another queue: its workspace belongs to that one")]
+    #[error(
+        "the graph was captured from another queue, whose workspace it uses; launch it on that queue"
+    )]
     GraphElsewhere,
     /// A workspace was to grow during a capture.
     #[error(

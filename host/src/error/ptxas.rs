@@ -10,7 +10,7 @@ use ferroflash_driver::Version;
 #[non_exhaustive]
 pub enum PtxasError {
     /// It cannot be started.
-    #[error("{} cannot be run: {detail}", program.display())]
+    #[error("ptxas {} cannot be run: {detail}", program.display())]
     NotRun {
         /// Which.
         program: PathBuf,
@@ -20,7 +20,7 @@ pub enum PtxasError {
         detail: String,
     },
     /// It does not say, as `ptxas --version` does, of which release of CUDA it is.
-    #[error("{} --version names no release of CUDA; it says {said:?}", program.display())]
+    #[error("ptxas {} --version names no release of CUDA; it says {said:?}", program.display())]
     NoVersion {
         /// Which.
         program: PathBuf,
@@ -28,7 +28,7 @@ pub enum PtxasError {
         said: String,
     },
     /// It is older than the PTX of a kernel.
-    #[error("{} is of CUDA {release}; kernel {kernel} needs {needed}", program.display())]
+    #[error("ptxas {} is of CUDA {release}; kernel {kernel} needs {needed}", program.display())]
     TooOld {
         /// Which.
         program: PathBuf,
@@ -40,7 +40,7 @@ pub enum PtxasError {
         needed: Version,
     },
     /// It fails, or says that the kernel would not be what it should be.
-    #[error("{} does not compile kernel {kernel}: {said}", program.display())]
+    #[error("ptxas {} does not compile kernel {kernel}: {said}", program.display())]
     Refused {
         /// Which.
         program: PathBuf,
@@ -50,7 +50,7 @@ pub enum PtxasError {
         said: String,
     },
     /// A file that it needs cannot be written, or what it wrote cannot be read.
-    #[error("a file for {} in {}: {detail}", program.display(), folder.display())]
+    #[error("a file for ptxas {} in {}: {detail}", program.display(), folder.display())]
     File {
         /// Which.
         program: PathBuf,

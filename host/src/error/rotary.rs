@@ -32,7 +32,7 @@ pub enum RotaryError {
         from: f64,
     },
     /// A table that fits no memory.
-    #[error("there is no memory for a table of {given} positions")]
+    #[error("there is no memory for a table of {given} positions; take fewer")]
     TooManyPositions {
         /// The positions asked for.
         given: usize,
@@ -84,7 +84,7 @@ pub enum RotaryError {
         needed: ScalarType,
     },
     /// Rows of the rotated tensor share memory.
-    #[error("rows of the rotated tensor overlap: {given}")]
+    #[error("rows of the rotated tensor overlap: {given}; allowed: strides that keep them apart")]
     Overlapping {
         /// Its layout.
         given: Layout,

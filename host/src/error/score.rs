@@ -41,7 +41,7 @@ pub enum ScoreError {
         taken: Vec<String>,
     },
     /// A parameter or a tensor was given twice.
-    #[error("{name} was given twice")]
+    #[error("{name} was given twice; allowed: once")]
     Twice {
         /// Its name.
         name: String,

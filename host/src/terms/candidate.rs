@@ -60,11 +60,11 @@ pub enum Reason {
         /// The type of the problem.
         given: Dtype,
     },
-    /// It takes this element type, but not beside something else.
+    /// It takes this element type, but not together with something else.
     DtypeBeside {
         /// The type of the problem.
         given: Dtype,
-        /// Beside what.
+        /// Together with what.
         beside: &'static str,
     },
     /// Its kernels take multiples of a number only.
@@ -105,11 +105,11 @@ pub enum Reason {
     },
     /// Keys and values in 8 bits are read by other kernels.
     Fp8Kv,
-    /// No kernel of it takes values of so many columns beside such keys.
+    /// No kernel of it takes values of so many columns with such keys.
     HeadDimV {
         /// The head_dim_v of the problem.
         given: u32,
-        /// What the kernels take beside its head_dim.
+        /// What the kernels take with its head_dim.
         needed: u32,
     },
     /// No kernel of it takes this head_dim_v.
@@ -256,7 +256,7 @@ impl fmt::Display for Reason {
             Reason::NoWeights => f.write_str("it never holds the weights, which were asked for"),
             Reason::Dtype { given } => write!(f, "no kernel of it takes {given}"),
             Reason::DtypeBeside { given, beside } => {
-                write!(f, "no kernel of it takes {given} beside {beside}")
+                write!(f, "no kernel of it takes {given} together with {beside}")
             }
             Reason::HeadDimMultiple {
                 given,
@@ -279,7 +279,7 @@ impl fmt::Display for Reason {
             Reason::Fp8Kv => f.write_str("no kernel of it reads keys and values in e4m3"),
             Reason::HeadDimV { given, needed } => write!(
                 f,
-                "head_dim_v is {given}; its kernels take {needed} beside this head_dim"
+                "head_dim_v is {given}; its kernels take {needed} with this head_dim"
             ),
             Reason::HeadDimVMultiple {
                 given,
@@ -345,11 +345,11 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Nothing of it edits scores, or nothing beside something else.
+/// It edits no scores, or none together with something else.
 fn no_expression(f: &mut fmt::Formatter<'_>, beside: Option<&str>) -> fmt::Result {
     f.write_str("it does not edit scores or masks by an expression")?;
     match beside {
-        Some(beside) => write!(f, " beside {beside}"),
+        Some(beside) => write!(f, " together with {beside}"),
         None => Ok(()),
     }
 }

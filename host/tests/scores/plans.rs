@@ -78,7 +78,8 @@ fn tiles_are_of_one_head() {
 fn a_kernel_without_a_place_for_expressions_is_refused() {
     let of_few = builder().seqlen_q(1).fp8_kv(Fp8Kv::PerSequence);
     let refused = planned(of_few.score(capped()), &DeviceInfo::h200(), None).unwrap_err();
-    let names_both = "edit scores or masks by an expression beside keys and values in 8 bits";
+    let names_both =
+        "edit scores or masks by an expression together with keys and values in 8 bits";
     assert!(refused.to_string().contains(names_both), "{refused}");
     let latent = builder()
         .heads_k(1)
@@ -88,7 +89,7 @@ fn a_kernel_without_a_place_for_expressions_is_refused() {
     let latent = latent.values_in_keys();
     assert!(planned(latent, &DeviceInfo::h200(), None).is_ok());
     let refused = planned(latent.score(capped()), &DeviceInfo::h200(), None).unwrap_err();
-    let names_both = "edit scores or masks by an expression beside values in the keys";
+    let names_both = "edit scores or masks by an expression together with values in the keys";
     assert!(refused.to_string().contains(names_both), "{refused}");
 }
 

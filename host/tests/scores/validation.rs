@@ -96,7 +96,7 @@ fn names_are_those_of_the_expressions() {
     );
     assert_eq!(
         refusal(|inputs| all(inputs).score_param("factor", 2.0)).to_string(),
-        "factor was given twice"
+        "factor was given twice; allowed: once"
     );
     let missing = ScoreError::Missing {
         name: name(),

@@ -92,7 +92,8 @@ fn kernels_without_a_place_for_expressions_refuse() {
     let few = edited(&few.build().unwrap());
     let checked = validate::without_tensors(&few, Pass::Forward, Location::Cuda(0)).unwrap();
     let refused = plan(&checked, &DeviceInfo::h200(), Backend::Cuda, None).unwrap_err();
-    let names_both = "edit scores or masks by an expression beside keys and values in 8 bits";
+    let names_both =
+        "edit scores or masks by an expression together with keys and values in 8 bits";
     assert!(refused.to_string().contains(names_both), "{refused}");
 }
 
