@@ -13,7 +13,7 @@ use crate::ptx::{self, BuildPtx};
 use crate::test::{self, Counts, Test};
 use crate::times::Times;
 use crate::workspace::Workspace;
-use crate::{api, bindings, codegen, parts, programs, seen, tidy, tools};
+use crate::{api, bindings, codegen, packages, parts, programs, python, seen, tidy, tools};
 
 /// Runs every step, those first that are soon done; says at the end what took how long, which failed, and the counts alone on the last line.
 pub fn ci(workspace: &Workspace) -> Result<bool> {
@@ -104,6 +104,7 @@ impl Run {
         let doc = ["doc", "--workspace", "--no-deps", "--all-features"];
         let refuse = [("RUSTDOCFLAGS", "-D warnings"), without_kernels];
         self.check("docs", cargo(workspace, &doc, &refuse));
+        self.check("packages", packages::check_sizes(workspace));
         self.check("public API", api::api(workspace, Mode::Check));
     }
 
@@ -149,6 +150,7 @@ impl Run {
             let name = format!("{binding}: test");
             self.step(&name, bindings::count_of(workspace, binding, seed));
         }
+        self.check("wheel", python::check_wheel(workspace));
     }
 
     /// Adds what another run of steps came to.

@@ -12,11 +12,13 @@ mod ci;
 mod codegen;
 mod demo;
 mod digest;
+mod packages;
 mod parts;
 mod prebuild;
 mod programs;
 mod ptx;
 mod python;
+mod release;
 mod seen;
 mod test;
 mod tidy;
@@ -73,6 +75,8 @@ enum Command {
     },
     /// Checks pictures and links of docs/, and builds the book under target/book.
     Book,
+    /// Builds and checks all that a release publishes, and publishes nothing.
+    Release(release::Release),
     /// Checks the invariants that the compiler does not.
     Tidy,
     /// Everything that must hold: formatting, lints, tidy, documentation, assembled PTX, tests.
@@ -108,6 +112,7 @@ fn run(command: Command) -> anyhow::Result<bool> {
         Command::Api { check } => api::api(&workspace, Mode::of(check)),
         Command::Plots { check } => book::plots(&workspace, Mode::of(check)),
         Command::Book => book::book(&workspace),
+        Command::Release(options) => release::release(&workspace, &options),
         Command::Tidy => tidy::tidy(&workspace),
     };
     done.map(|()| true)
