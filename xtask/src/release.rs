@@ -258,6 +258,10 @@ fn command(workspace: &Workspace, folder: &Path) -> Result<()> {
     let packages = unpacked(workspace, folder)?;
     let own = packages.iter().find(|(name, _)| name == "ferroflash-cli");
     let (_, own) = own.context("the command is packed")?;
+    // It lies within the repository, and belongs to no workspace.
+    let manifest = own.join("Cargo.toml");
+    let text = fs::read_to_string(&manifest)?;
+    fs::write(&manifest, format!("{text}\n[workspace]\n"))?;
     let patches = patches(&packages);
     let config = folder.join("patches.toml");
     fs::write(&config, patches)?;
