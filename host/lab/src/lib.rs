@@ -8,7 +8,10 @@
 //! | [`profile`] | a problem kernel by kernel, beside both: as a table, JSON and a picture |
 //! | [`compare`] | measured schedules beside their estimates: as a table, CSV, JSON and a picture |
 //! | [`heat_map`] | attention weights, drawn |
+//! | [`record`] | rows as `ferroflash bench --json` prints them |
+//! | [`speed`] | TFLOP/s, GB/s or milliseconds of such rows by length, drawn |
 //! | [`canvas`] | what pictures share |
+//! | [`chart`] | a page with a title, a legend, panels and notes; charts over lengths |
 //! | [`words`] | how tables and pictures name a problem, and the FLOPs that papers count |
 //!
 //! ```
@@ -31,9 +34,12 @@
 #![forbid(unsafe_code)]
 
 pub mod canvas;
+pub mod chart;
 pub mod compare;
 pub mod estimate;
 pub mod heat_map;
 pub mod profile;
+pub mod record;
+pub mod speed;
 pub mod timeline;
 pub mod words;

@@ -3,7 +3,6 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`record`] | the runs under `tests/benches/record` |
-//! | [`canvas`] | a page with a title, a legend, panels and notes |
 //! | [`speed`] | TFLOP/s by length beside the peers, and ratios |
 //! | [`mod@schedule`] | which block of threads does which tile when, by the library's planner |
 //! | [`links`] | links of the book and of the other texts, to files and to items of the code |
@@ -11,7 +10,6 @@
 //! | [`pictures`] | all pictures: written, or compared with what is there |
 #![forbid(unsafe_code)]
 
-pub mod canvas;
 pub mod links;
 pub mod pictures;
 pub mod quotes;

@@ -8,7 +8,7 @@ use ferroflash::plan::{Algorithm, Backend, DeviceInfo, Plan, plan};
 use ferroflash::tensor::Location;
 use ferroflash::validate::{Pass, without_tensors};
 use ferroflash::{Dtype, Mask, Problem};
-use ferroflash_lab::timeline::{Detail, STEP, Timeline, backward, forward};
+use ferroflash_lab::timeline::{Detail, Timeline, backward, forward};
 
 pub use picture::pictures;
 
@@ -111,9 +111,4 @@ impl Scene {
         }
         Ok(backward::trace(&launch, &ways, Detail::Steps)?)
     }
-}
-
-/// A time in steps, as pictures and chapters say it.
-pub fn steps(timeline: &Timeline) -> String {
-    format!("{:.1}", timeline.end() as f64 / STEP as f64)
 }

@@ -1,9 +1,9 @@
 //! TFLOP/s by length beside the peers, and ratios to the best of them, each panel from one run of the record.
 
-use anyhow::{Context, Result};
-
-use crate::canvas::{Area, Chart, Line, Look, Mark, Page, colours};
 use crate::record::{self, Run};
+use anyhow::{Context, Result};
+use ferroflash_lab::canvas::{Area, colours};
+use ferroflash_lab::chart::{Chart, Line, Look, Mark, Page};
 
 /// The lengths of the papers.
 const SEQLENS: [u64; 6] = [512, 1024, 2048, 4096, 8192, 16384];
@@ -180,6 +180,7 @@ fn speeds(
     };
     let chart = Chart {
         title,
+        x_name: "sequence length",
         seqlens: &SEQLENS,
         y_name: "TFLOP/s",
         y: (0.0, most),
@@ -192,7 +193,7 @@ fn speeds(
             .filter(|line| !line.points.is_empty())
             .collect(),
     };
-    chart.draw(area)
+    Ok(chart.draw(area)?)
 }
 
 /// The ratio of the best peer's time to ours, at each length.
@@ -267,6 +268,7 @@ fn ratio(passes: &[Measured; 2]) -> Result<String> {
             }
             let chart = Chart {
                 title: measured.name,
+                x_name: "sequence length",
                 seqlens: &SEQLENS,
                 y_name: "ratio to the best peer",
                 y: (0.9, 1.25),

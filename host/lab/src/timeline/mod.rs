@@ -38,6 +38,7 @@
 pub mod backward;
 pub mod forward;
 mod measured;
+pub mod picture;
 
 use ferroflash::plan::{DeviceInfo, Plan, PlannedLaunch};
 use ferroflash::{Algorithm, Pass};
@@ -179,6 +180,11 @@ impl Timeline {
     pub fn end(&self) -> u64 {
         let last = self.lanes.iter().filter_map(|lane| lane.last());
         last.map(|stretch| stretch.until).max().unwrap_or(0)
+    }
+
+    /// The same in steps, as pictures and texts say it.
+    pub fn end_in_steps(&self) -> String {
+        format!("{:.1}", self.end() as f64 / STEP as f64)
     }
 
     /// How much of the time no step is made.

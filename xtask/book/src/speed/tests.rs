@@ -103,6 +103,7 @@ fn a_ratio_is_the_best_peers_time_by_ours() {
         seqlen: 512,
         ms,
         tflops: 1.0,
+        ..record::Row::default()
     };
     let run = Run {
         rows: vec![

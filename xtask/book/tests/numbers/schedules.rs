@@ -2,9 +2,7 @@
 
 use ferroflash::plan::Algorithm;
 use ferroflash::validate::Pass;
-use ferroflash_book::schedule::{
-    CAUSAL, CAUSAL_BACKWARD, FORWARD, FULL_BACKWARD, Order, Scene, steps,
-};
+use ferroflash_book::schedule::{CAUSAL, CAUSAL_BACKWARD, FORWARD, FULL_BACKWARD, Order, Scene};
 use ferroflash_lab::estimate::{Gpu, estimate};
 use ferroflash_lab::timeline::Timeline;
 
@@ -45,8 +43,8 @@ fn longest_tiles_first_end_together() {
     assert_eq!(planned.idle().without_tile, 0.0);
     assert!(ascending.idle().without_tile > 0.0);
     let said = [
-        format!("\n{} steps", steps(&ascending)),
-        format!("after {} steps", steps(&planned)),
+        format!("\n{} steps", ascending.end_in_steps()),
+        format!("after {} steps", planned.end_in_steps()),
     ];
     assert_says("schedules.md", &said);
 }
@@ -63,8 +61,8 @@ fn nobody_waits_in_the_planned_order() {
     assert_eq!(waits(&of(CAUSAL_BACKWARD, Order::Planned)), 0.0);
     let said = format!(
         "{} steps in place of {}",
-        steps(&ascending),
-        steps(&planned)
+        ascending.end_in_steps(),
+        planned.end_in_steps()
     );
     assert_says("determinism.md", &[said]);
 }

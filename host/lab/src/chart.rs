@@ -1,9 +1,8 @@
-//! A page with a title, a legend in a strip of its own, panels, and notes below.
+//! A page with a title, a legend in a strip of its own, panels, and notes below; charts over lengths.
 
-use anyhow::Result;
-use ferroflash_lab::canvas::svg;
-pub use ferroflash_lab::canvas::{Area, FONT, INK, anchor, colours, write, write_in};
 use plotters::prelude::*;
+
+use crate::canvas::{Area, Drawn, FONT, INK, NotDrawn, anchor, svg, write, write_in};
 
 /// Of notes.
 pub const FAINT: RGBColor = RGBColor(105, 105, 105);
@@ -49,7 +48,7 @@ pub struct Page<'a> {
     pub size: (u32, u32),
     /// What stands on top.
     pub title: &'a str,
-    /// What lines or colours mean, and how wide each entry is.
+    /// What lines or colours mean; in several lines, where one has no room for all.
     pub legend: &'a [(String, Look)],
     /// Pixels of an entry of the legend.
     pub entry_width: i32,
@@ -59,22 +58,21 @@ pub struct Page<'a> {
 
 impl Page<'_> {
     /// The text of the picture; `panels` draws into the middle.
-    pub fn svg(&self, panels: impl FnOnce(&Area) -> Result<()>) -> Result<String> {
+    pub fn svg<E: From<NotDrawn>>(
+        &self,
+        panels: impl FnOnce(&Area) -> Result<(), E>,
+    ) -> Result<String, E> {
         let notes = NOTE * self.notes.len() as i32 + 20;
-        let legend = if self.legend.is_empty() { 0 } else { LEGEND };
+        let per_line = (self.size.0 as i32 - MARGIN - 4) / self.entry_width.max(1);
+        let per_line = per_line.max(1) as usize;
+        let legend = LEGEND * self.legend.len().div_ceil(per_line) as i32;
         let top = TITLE + legend;
         svg((self.size.0, self.size.1 + (top + notes) as u32), |root| {
             write(root, self.title, 21, (MARGIN, 12), anchor::TOP_LEFT)?;
             for (idx, (name, look)) in self.legend.iter().enumerate() {
-                let x = MARGIN + 4 + idx as i32 * self.entry_width;
-                let y = TITLE + LEGEND / 2;
-                let line = vec![(x, y), (x + 30, y)];
-                root.draw(&PathElement::new(
-                    line,
-                    look.colour.stroke_width(look.width),
-                ))?;
-                mark(root, (x + 15, y), *look)?;
-                write(root, name, 16, (x + 38, y), anchor::LEFT)?;
+                let x = MARGIN + 4 + (idx % per_line) as i32 * self.entry_width;
+                let y = TITLE + LEGEND / 2 + LEGEND * (idx / per_line) as i32;
+                entry(root, (x, y), name, *look)?;
             }
             let (_, rest) = root.split_vertically(top);
             let (middle, below) = rest.split_vertically(self.size.1 as i32);
@@ -88,8 +86,19 @@ impl Page<'_> {
     }
 }
 
+/// An entry of the legend: a piece of the line, and its name.
+fn entry(area: &Area, (x, y): (i32, i32), name: &str, look: Look) -> Drawn {
+    let line = vec![(x, y), (x + 30, y)];
+    area.draw(&PathElement::new(
+        line,
+        look.colour.stroke_width(look.width),
+    ))?;
+    mark(area, (x + 15, y), look)?;
+    write(area, name, 16, (x + 38, y), anchor::LEFT)
+}
+
 /// A point of a line.
-fn mark(area: &Area, (x, y): (i32, i32), look: Look) -> Result<()> {
+fn mark(area: &Area, (x, y): (i32, i32), look: Look) -> Drawn {
     let colour = look.colour;
     match look.mark {
         Mark::Disc => area.draw(&Circle::new((x, y), 4, colour.filled()))?,
@@ -119,7 +128,9 @@ pub struct Line {
 pub struct Chart<'a> {
     /// What stands above it.
     pub title: &'a str,
-    /// The lengths.
+    /// What the horizontal axis counts.
+    pub x_name: &'a str,
+    /// Its lengths.
     pub seqlens: &'a [u64],
     /// What the vertical axis counts, with its unit.
     pub y_name: &'a str,
@@ -137,8 +148,8 @@ pub struct Chart<'a> {
 
 impl Chart<'_> {
     /// Draws it.
-    pub fn draw(&self, area: &Area) -> Result<()> {
-        let last = (self.seqlens.len() - 1) as f64;
+    pub fn draw(&self, area: &Area) -> Drawn {
+        let last = self.seqlens.len().saturating_sub(1) as f64;
         let length = |place: &f64| {
             let at = place.round();
             match ((place - at).abs() < 1e-6, self.seqlens.get(at as usize)) {
@@ -163,7 +174,7 @@ impl Chart<'_> {
             .axis_style(FAINT)
             .x_labels(self.seqlens.len() + 1)
             .y_labels(self.y_labels)
-            .x_desc("sequence length")
+            .x_desc(self.x_name)
             .y_desc(self.y_name)
             .x_label_formatter(&length)
             .y_label_formatter(&self.y_format)
