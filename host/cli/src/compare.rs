@@ -10,6 +10,8 @@ use std::fmt;
 
 use ferroflash::Dtype;
 
+use crate::print::{BAD, GOOD, HEADING};
+
 /// Errors of one result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
@@ -109,7 +111,7 @@ impl Comparison {
     /// Heads of the columns of a line.
     pub fn header() -> String {
         format!(
-            "{:<6} {:>11} {:>11} {:>11} {:>11}",
+            "{HEADING}{:<6} {:>11} {:>11} {:>11} {:>11}{HEADING:#}",
             "result", "max abs", "allowed", "rms", "allowed"
         )
     }
@@ -117,15 +119,14 @@ impl Comparison {
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (style, verdict) = match self.agrees() {
+            true => (GOOD, "agrees"),
+            false => (BAD, "DIFFERS"),
+        };
         write!(
             f,
-            "{:<6} {:>11.3e} {:>11.3e} {:>11.3e} {:>11.3e}  {}",
-            self.name,
-            self.max_abs,
-            self.allowed_abs,
-            self.rms,
-            self.allowed_rms,
-            if self.agrees() { "agrees" } else { "DIFFERS" }
+            "{:<6} {:>11.3e} {:>11.3e} {:>11.3e} {:>11.3e}  {style}{verdict}{style:#}",
+            self.name, self.max_abs, self.allowed_abs, self.rms, self.allowed_rms
         )
     }
 }

@@ -7,15 +7,35 @@ use ferroflash::error::{DriverError, ProblemError};
 use ferroflash::expression::ExpressionError;
 use ferroflash_lab::canvas::NotDrawn;
 use ferroflash_lab::estimate::EstimateError;
+use ferroflash_lab::timeline::NoTimeline;
 
 use crate::profile::NcuError;
 
+/// All is done.
+pub const DONE: u8 = 0;
 /// Results lie beyond the tolerance.
 pub const DIFFERS: u8 = 1;
 /// The input or an option is bad.
 pub const BAD_INPUT: u8 = 2;
 /// Nothing here could do the work: no such device, no kernel for the problem, a call of the driver that failed.
 pub const CANNOT_RUN: u8 = 3;
+
+/// Every exit code, and what it means.
+pub const EXIT_CODES: [(u8, &str); 4] = [
+    (DONE, "The command has done its work."),
+    (
+        DIFFERS,
+        "Results differ from the reference beyond the tolerance.",
+    ),
+    (
+        BAD_INPUT,
+        "An input or an option is bad, or an output cannot be written.",
+    ),
+    (
+        CANNOT_RUN,
+        "Nothing here can run it: no such device, no kernel for the problem, or the driver refuses.",
+    ),
+];
 
 /// Why the command failed.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +63,9 @@ pub enum Failure {
     /// A picture that cannot be drawn.
     #[error(transparent)]
     Picture(#[from] NotDrawn),
+    /// A schedule that is not simulated.
+    #[error("not simulated: {0}")]
+    NoTimeline(#[from] NoTimeline),
     /// There is no GPU to be profiled.
     #[error(
         "profile measures on a GPU, and there is none: {0}; without one, --predict prints what is known beforehand"
@@ -72,7 +95,9 @@ impl Failure {
                 ferroflash::Error::Problem(_)
                 | ferroflash::Error::Driver(DriverError::KernelCache { .. }),
             ) => BAD_INPUT,
-            Failure::Library(_) | Failure::NoGpu(_) | Failure::Ncu(_) => CANNOT_RUN,
+            Failure::Library(_) | Failure::NoGpu(_) | Failure::Ncu(_) | Failure::NoTimeline(_) => {
+                CANNOT_RUN
+            }
             Failure::Differs(_) => DIFFERS,
             _ => BAD_INPUT,
         })

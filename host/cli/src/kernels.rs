@@ -13,7 +13,9 @@ use ferroflash::backend::cuda::Origin;
 use ferroflash::backend::cuda::{KernelCompiler, Ptxas};
 use ferroflash::error::DriverError;
 use ferroflash::plan::DeviceInfo;
+use indicatif::ProgressBar;
 
+use crate::arguments::at_end;
 use crate::device::{find_ptxas, keeping_kernels};
 use crate::failure::{CANNOT_RUN, Failure};
 use crate::print::{progress, say};
@@ -24,9 +26,16 @@ use crate::words::compute_capability;
 pub enum KernelsCommand {
     /// Compiles kernels into a folder, where --kernel-cache and programs find them. Without --compute-capability for the GPU that is here, by `ptxas` or else by its
     /// driver; with it no GPU is needed, but `ptxas` is.
+    #[command(after_help = at_end(&[
+        ("ferroflash kernels compile --for 'forward bf16 128 causal' --folder kernels", "For the GPU that is here."),
+        ("ferroflash kernels compile --for 'backward bf16 64' --folder kernels --compute-capability 9.0", "For an H100 or H200 elsewhere."),
+    ]))]
     Compile(CompileArguments),
     /// Measures how long the first use of each kernel takes: without a folder, with an empty one, and with that folder filled. The driver has a cache of its own, which
     /// CUDA_CACHE_DISABLE=1 switches off.
+    #[command(after_help = at_end(&[
+        ("ferroflash kernels time --for 'forward bf16 128 causal'", "Loads each kernel three times."),
+    ]))]
     Time(CallWords),
 }
 
@@ -177,9 +186,11 @@ fn time(calls: &CallWords) -> Result<ExitCode, Failure> {
     drop(device);
     let folder = tempfile::tempdir().map_err(Failure::of_file(&std::env::temp_dir()))?;
     let with_folder = || keeping_kernels(Device::cuda(0)?, ptxas.clone(), folder.path());
-    let without = first_uses(Device::cuda(0)?, &kernels)?;
-    let empty = first_uses(with_folder()?, &kernels)?;
-    let filled = first_uses(with_folder()?, &kernels)?;
+    let bar = progress(3 * kernels.len());
+    let without = first_uses(Device::cuda(0)?, &kernels, &bar)?;
+    let empty = first_uses(with_folder()?, &kernels, &bar)?;
+    let filled = first_uses(with_folder()?, &kernels, &bar)?;
+    bar.finish_and_clear();
     let by = ptxas.as_ref().map_or("the driver".into(), Ptxas::to_string);
     say!("first use in ms, {gpu}; compiled by {by}");
     let names: Vec<String> = kernels.iter().map(AheadKernel::to_string).collect();
@@ -202,13 +213,19 @@ fn time(calls: &CallWords) -> Result<ExitCode, Failure> {
 }
 
 /// Loads each kernel, one after another, and closes the device.
-fn first_uses(device: Device, kernels: &[AheadKernel]) -> Result<Vec<Loaded>, Failure> {
+fn first_uses(
+    device: Device,
+    kernels: &[AheadKernel],
+    bar: &ProgressBar,
+) -> Result<Vec<Loaded>, Failure> {
     let Some(cuda) = device.as_cuda() else {
         return Ok(Vec::new());
     };
     let mut loads = Vec::new();
     for kernel in kernels {
+        bar.set_message(kernel.to_string());
         let ready = Compiler::Here(cuda).compile(kernel)?;
+        bar.inc(1);
         loads.push((ready.time.as_secs_f64() * 1e3, ready.origin));
     }
     Ok(loads)

@@ -4,6 +4,7 @@
 mod arguments;
 mod bench;
 mod compare;
+mod demo;
 mod device;
 mod estimate;
 mod expressions;
@@ -11,13 +12,16 @@ mod failure;
 mod info;
 mod input;
 mod kernels;
+mod manual;
 mod mask;
 mod output;
+mod plot;
 mod posed;
 mod print;
 mod profile;
 mod run;
 mod tensors;
+mod timeline;
 mod weights;
 mod words;
 
@@ -25,21 +29,27 @@ use std::process::ExitCode;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
+use print::BAD;
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
+        Command::Demo(arguments) => demo::demo(&arguments),
         Command::Run(arguments) => run::run(&arguments),
         Command::Weights(arguments) => weights::weights(&arguments),
         Command::Info(arguments) => info::info(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Estimate(arguments) => estimate::estimate(&arguments),
         Command::Profile(arguments) => profile::profile(&arguments),
+        Command::Plot(arguments) => plot::plot(&arguments),
+        Command::Timeline(arguments) => timeline::timeline(&arguments),
         Command::Kernels { command } => kernels::kernels(&command),
+        Command::Completions(arguments) => manual::completions(&arguments),
+        Command::Man(arguments) => manual::man(&arguments),
     };
     match done {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("error: {failure}");
+            anstream::eprintln!("{BAD}error:{BAD:#} {failure}");
             failure.exit_code()
         }
     }

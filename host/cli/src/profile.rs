@@ -21,7 +21,7 @@ use crate::bench::{Effort, Variant};
 use crate::failure::Failure;
 use crate::output;
 use crate::posed::SizeWords;
-use crate::print::say;
+use crate::print::{say, waiting};
 use crate::words::{Schedule, dtype, order, pass, schedule};
 pub use ncu::{Ncu, NcuError};
 
@@ -87,6 +87,7 @@ pub fn profile(arguments: &ProfileArguments) -> Result<ExitCode, Failure> {
         false => measured(arguments, problem)?,
     };
     if let Some(ncu) = ncu {
+        let _bar = waiting("ncu counts");
         let kernels = profile.passes.iter_mut().flat_map(|pass| &mut pass.kernels);
         ncu.count(&mut kernels.collect::<Vec<_>>())?;
     }
@@ -129,6 +130,7 @@ fn predicted(arguments: &ProfileArguments, problem: Problem) -> Result<Profile, 
         .device_info()
         .ok_or_else(|| Failure::Option(format!("gpu is {name:?}; allowed: {}", Gpu::names())))?;
     let mut passes = Vec::new();
+    let _bar = waiting("simulates the schedules");
     for variant in variants(arguments) {
         let checked = without_tensors(&problem, variant.pass, Location::Cuda(0))?;
         let plan = plan(&checked, &device, Backend::Cuda, variant.algorithm);
@@ -151,6 +153,7 @@ fn measured(arguments: &ProfileArguments, problem: Problem) -> Result<Profile, F
         Some(name) => Ok(Gpu::named(name)?),
         None => Gpu::of_device(&info),
     };
+    let bar = waiting("compiles kernels at their first use, and measures");
     let timed = gpu::times(
         &device,
         problem,
@@ -176,6 +179,7 @@ fn measured(arguments: &ProfileArguments, problem: Problem) -> Result<Profile, F
         }
         passes.push(pass);
     }
+    bar.finish_and_clear();
     Ok(Profile {
         device: info,
         gpu,

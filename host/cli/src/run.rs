@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use ferroflash::backend::cuda::StreamRef;
-use ferroflash::{Attention, Order, Pass, Problem, Ran};
+use ferroflash::{Attention, Dtype, Order, Pass, Problem, Ran};
 
 use crate::bench::{Variant, gpu, median, scheduled};
 use crate::compare::{Comparison, compare};
 use crate::device::DeviceWords;
 use crate::expressions::Given;
-use crate::failure::{DIFFERS, Failure};
+use crate::failure::{DIFFERS, DONE, Failure};
 use crate::input::{self, Bytes, Input, RESULTS, with_element};
 use crate::mask::MaskWords;
 use crate::output;
 use crate::posed::{ProblemWords, in_words};
-use crate::print::say;
+use crate::print::{say, waiting};
 use crate::tensors::{Tensors, Written};
 use crate::words::{Passes, Schedule, order, passes, schedule};
 
@@ -84,23 +84,32 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     if passes.contains(&Pass::Backward) && input.d_lse.is_some() {
         say!("gradients  from d_o and d_lse");
     }
-    let done = with_element!(input.dtype, T => compute::<T>(&attention, &input, given, passes))?;
+    let done = compute(&attention, &input, given, passes)?;
     print_passes(&done);
-    let differs = !print_comparison(arguments, &input, &problem, &done);
+    let is_another = arguments.problem.is_another(&input, &problem);
+    let agrees = match (input.expected.is_empty(), is_another) {
+        (true, _) => {
+            say!("compared   nothing: the file holds no results");
+            true
+        }
+        (false, true) => {
+            say!(
+                "compared   nothing: the options ask for another problem than the file's results answer"
+            );
+            true
+        }
+        (false, false) => print_comparison(&input, problem.dtype(), &done),
+    };
     if let Some(output) = &arguments.output {
         output::write(output, &done.results, metadata(&input, &problem, &done))?;
         say!("written    {}", output.display());
     }
     arguments.on.report_kernel_cache(&device);
-    Ok(if differs {
-        ExitCode::from(DIFFERS)
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(ExitCode::from(if agrees { DONE } else { DIFFERS }))
 }
 
 /// How long a pass took.
-struct Times {
+pub struct Times {
     /// By the clock on the wall, in milliseconds.
     wall_ms: f64,
     /// By the clock of the device, where it has one.
@@ -108,8 +117,9 @@ struct Times {
 }
 
 /// Everything that was computed.
-struct Done {
-    passes: Vec<(Pass, Ran, Times)>,
+pub struct Done {
+    /// What ran, and how long it took.
+    pub passes: Vec<(Pass, Ran, Times)>,
     results: Vec<output::Result>,
     /// As f32, by name.
     values: HashMap<&'static str, Vec<f32>>,
@@ -127,7 +137,17 @@ impl Done {
     }
 }
 
-fn compute<T: Bytes>(
+/// Runs passes on a file's tensors, and times them.
+pub fn compute(
+    attention: &Attention,
+    input: &Input,
+    given: Given,
+    passes: Passes,
+) -> Result<Done, Failure> {
+    with_element!(input.dtype, T => compute_in::<T>(attention, input, given, passes))
+}
+
+fn compute_in<T: Bytes>(
     attention: &Attention,
     input: &Input,
     given: Given,
@@ -140,6 +160,7 @@ fn compute<T: Bytes>(
         values: HashMap::new(),
     };
     for &pass in passes {
+        let _bar = waiting(format!("the {} pass", pass.name()));
         let (ran, wall_ms) = timed(|| tensors.run(attention, pass))?;
         let device_ms = time_on_device(attention, input, pass)?;
         done.passes.push((pass, ran, Times { wall_ms, device_ms }));
@@ -192,7 +213,8 @@ fn timed(
     Ok((ran, median(times)))
 }
 
-fn print_passes(done: &Done) {
+/// Prints what ran, why, and how long it took.
+pub fn print_passes(done: &Done) {
     for (pass, ran, times) in &done.passes {
         let name = format!("{pass:?}").to_lowercase();
         let wall_ms = times.wall_ms;
@@ -217,37 +239,28 @@ fn print_passes(done: &Done) {
     }
 }
 
-/// Prints how far the results lie from the stored ones; whether all agree.
-fn print_comparison(
-    arguments: &RunArguments,
-    input: &Input,
-    problem: &Problem,
-    done: &Done,
-) -> bool {
-    if input.expected.is_empty() {
-        say!("compared   nothing: the file holds no results");
-        return true;
-    }
-    if arguments.problem.is_another(input, problem) {
-        say!(
-            "compared   nothing: the options ask for another problem than the file's results answer"
-        );
-        return true;
-    }
+/// How far the results lie from the stored ones, those that are stored.
+pub fn comparisons(input: &Input, dtype: Dtype, done: &Done) -> Vec<Comparison> {
+    let of_result = |name| {
+        let (values, stored) = (done.values.get(name)?, input.expected.get(name)?);
+        Some(compare(name, dtype, values, stored))
+    };
+    RESULTS.into_iter().filter_map(of_result).collect()
+}
+
+/// Prints them; whether all agree.
+pub fn print_comparison(input: &Input, dtype: Dtype, done: &Done) -> bool {
     say!("{}", Comparison::header());
-    let mut agree = true;
+    let comparisons = comparisons(input, dtype, done);
+    for comparison in &comparisons {
+        say!("{comparison}");
+    }
     for name in RESULTS {
-        match (done.values.get(name), input.expected.get(name)) {
-            (Some(values), Some(stored)) => {
-                let comparison = compare(name, problem.dtype(), values, stored);
-                say!("{comparison}");
-                agree &= comparison.agrees();
-            }
-            (Some(_), None) => say!("{name:<6} not in the file"),
-            (None, _) => {}
+        if done.values.contains_key(name) && !input.expected.contains_key(name) {
+            say!("{name:<6} not in the file");
         }
     }
-    agree
+    comparisons.iter().all(Comparison::agrees)
 }
 
 /// The input's metadata, with what was computed and by what.

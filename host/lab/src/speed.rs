@@ -97,7 +97,10 @@ fn title(row: &Row, by_queries: bool) -> String {
     ];
     if !by_queries {
         let (heads, heads_k) = row.heads;
-        words[3] = format!("{} queries", row.seqlen);
+        words[3] = match row.seqlen {
+            1 => "1 query".to_owned(),
+            n => format!("{n} queries"),
+        };
         words.push(format!("batch {}, heads {heads}/{heads_k}", row.batch));
     }
     words.retain(|word| !word.is_empty());
@@ -282,7 +285,7 @@ mod tests {
             titles,
             [
                 "forward, bf16, head_dim 64, full",
-                "forward, bf16, head_dim 64, 1 queries, batch 1, heads 8/2"
+                "forward, bf16, head_dim 64, 1 query, batch 1, heads 8/2"
             ]
         );
         assert_eq!(groups[0].rows[&512]["fa3"].tflops, 4.0);

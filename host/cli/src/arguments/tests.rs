@@ -1,6 +1,6 @@
-//! Commands that the README, the book and the record quote are commands that this program takes.
+//! Commands that `--help`, the README, the book and the record quote are commands that this program takes.
 //!
-//! - In a block of code, a command is a line; a comment after `#` is not of it. In text, it is what stands between backticks.
+//! - In a block of code, a command is a line; a comment after `#`, a pipe and a redirection are not of it. In text, it is what stands between backticks.
 //! - It begins with `ferroflash`, or has `./ferroflash` and a subcommand behind another program, as `ncu`.
 //! - One with `…` or `<` is a pattern and is not read.
 //! - `ferroflash SUBCOMMAND` and `ferroflash SUBCOMMAND --OPTION` in text are names: they must be there, and nothing need be complete.
@@ -12,6 +12,8 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 
 use super::Arguments;
+use crate::failure::EXIT_CODES;
+use crate::manual::examples;
 
 /// A quoted command.
 struct Quoted {
@@ -37,9 +39,8 @@ fn quoted(markdown: &str) -> Vec<Quoted> {
         if idx % 2 == 1 {
             let lines = part.lines().skip(1).map(|line| line.trim_start());
             let lines = lines.map(|line| line.strip_prefix("$ ").unwrap_or(line));
-            let lines = lines.map(|line| line.split(" #").next().unwrap_or_default());
             all.extend(lines.map(|line| Quoted {
-                text: line.trim().to_owned(),
+                text: alone(line).to_owned(),
                 in_text: false,
             }));
             continue;
@@ -53,6 +54,13 @@ fn quoted(markdown: &str) -> Vec<Quoted> {
         }
     }
     all
+}
+
+/// A command without a comment, and without what its output goes to.
+fn alone(line: &str) -> &str {
+    let ends = [" #", " > ", " | "];
+    let ends = ends.iter().filter_map(|end| line.find(end));
+    line[..ends.min().unwrap_or(line.len())].trim()
 }
 
 /// Words of a command line, as a shell has them; quotes keep a word together.
@@ -136,6 +144,49 @@ fn quoted_commands_parse() {
     }
     assert!(refused.is_empty(), "{refused}");
     assert!(files.is_empty() || n_commands > 20, "{n_commands}");
+}
+
+/// Every subcommand, and those of subcommands, with the words that call it.
+fn subcommands() -> Vec<(String, clap::Command)> {
+    let mut root = Arguments::command();
+    root.build();
+    let mut all = vec![("ferroflash".to_owned(), root)];
+    let mut at = 0;
+    while let Some((words, command)) = all.get(at).cloned() {
+        let own = command.get_subcommands();
+        let own = own.filter(|command| command.get_name() != "help");
+        all.extend(own.map(|own| (format!("{words} {}", own.get_name()), own.clone())));
+        at += 1;
+    }
+    all
+}
+
+#[test]
+fn every_help_has_examples_that_parse_and_the_exit_codes() {
+    let subcommands = subcommands();
+    assert!(subcommands.len() > 13, "{}", subcommands.len());
+    for (words, mut command) in subcommands {
+        let help = command.render_long_help().to_string();
+        let lines = examples(&help).map(str::trim);
+        let commands: Vec<&str> = lines
+            .filter(|line| line.starts_with("ferroflash"))
+            .collect();
+        let own = commands.iter().filter(|line| line.starts_with(&words));
+        assert!(own.count() > 0, "`{words} --help` has no example:\n{help}");
+        for line in commands {
+            let quoted = Quoted {
+                text: alone(line).to_owned(),
+                in_text: false,
+            };
+            assert_eq!(refusal(&quoted), None, "{words}: {line}");
+        }
+        for (code, meaning) in EXIT_CODES {
+            assert!(
+                help.contains(&format!("{code}  {meaning}")),
+                "{words}: {code}"
+            );
+        }
+    }
 }
 
 #[test]

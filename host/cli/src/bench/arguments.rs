@@ -137,6 +137,10 @@ pub struct BenchArguments {
     /// With --compare, on a GPU: bytes of the memory as counted, too. Each row runs once more under `ncu`, which has to be on PATH.
     #[arg(long, requires = "compare")]
     pub ncu: bool,
+    /// Writes a page of HTML that stands alone, to be sent: a chart, a table, the machine, a check against float64, and this command; an existing file is
+    /// replaced.
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// What runs it.
     #[command(flatten)]
     pub on: DeviceWords,

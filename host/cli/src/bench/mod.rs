@@ -16,6 +16,7 @@
 //! | [`host`] | on the processor and the emulator |
 //! | [`row`] | a line of results |
 //! | [`beside`] | `--compare`: lines beside their predictions |
+//! | [`report`] | `--report`: a page with a chart, a table and the machine |
 
 pub mod arguments;
 mod beside;
@@ -23,6 +24,7 @@ mod cases;
 mod decode;
 pub mod gpu;
 mod host;
+mod report;
 mod row;
 mod subject;
 
@@ -38,7 +40,8 @@ use rand::seq::SliceRandom;
 use crate::compare::compare;
 use crate::failure::{DIFFERS, Failure};
 use crate::input::{Bytes, with_element};
-use crate::print::{progress, say};
+use crate::output;
+use crate::print::{BAD, HEADING, progress, say};
 use crate::tensors::Tensors;
 use arguments::BenchArguments;
 use beside::Beside;
@@ -46,7 +49,8 @@ use cases::Case;
 use decode::{Decode, Pool, SharedPool};
 use gpu::OnGpu;
 use host::OnHost;
-use row::Row;
+use report::Report;
+use row::{Check, Row};
 pub use subject::{Effort, Variant, median, scheduled};
 use subject::{Ready, Results, Subject, compared};
 
@@ -54,10 +58,24 @@ use subject::{Ready, Results, Subject, compared};
 pub fn bench(arguments: &BenchArguments) -> Result<ExitCode, Failure> {
     let device = arguments.on.device()?;
     eprintln!("device: {device} ({})", device.why());
-    let cases = cases::cases(arguments, &device)?;
-    let n_wrong =
-        with_element!(arguments.dtype, T => measure_all::<T>(&cases, &device, arguments))?;
+    let done = on(arguments, &device)?;
     arguments.on.report_kernel_cache(&device);
+    Ok(done)
+}
+
+/// Measures on a device, whatever the options say of one.
+pub fn on(arguments: &BenchArguments, device: &Device) -> Result<ExitCode, Failure> {
+    let cases = cases::cases(arguments, device)?;
+    let report = match &arguments.report {
+        Some(_) => Some(Report::new(arguments, device)?),
+        None => None,
+    };
+    let rows = with_element!(arguments.dtype, T => measure_all::<T>(&cases, device, arguments))?;
+    let mut n_wrong = rows.iter().filter(|row| row.is_wrong()).count();
+    if let (Some(report), Some(path)) = (report, &arguments.report) {
+        n_wrong += report.n_wrong();
+        output::replace(path, report.html(&rows)?.as_bytes())?;
+    }
     Ok(exit_code(n_wrong))
 }
 
@@ -66,25 +84,25 @@ fn exit_code(n_wrong: usize) -> ExitCode {
     if n_wrong == 0 {
         return ExitCode::SUCCESS;
     }
-    eprintln!(
-        "error: {n_wrong} variants gave wrong results and were not measured; their rows say which"
+    anstream::eprintln!(
+        "{BAD}error:{BAD:#} {n_wrong} variants gave wrong results and were not measured; their rows say which"
     );
     ExitCode::from(DIFFERS)
 }
 
-/// How many variants gave wrong results.
+/// A row for each variant of each case, printed as it is measured.
 fn measure_all<T: Bytes>(
     cases: &[Case],
     device: &Device,
     arguments: &BenchArguments,
-) -> Result<usize, Failure> {
+) -> Result<Vec<Row>, Failure> {
     let bar = progress(cases.len());
     let mut beside = Beside::new(arguments, device)?;
     if !arguments.json {
         let header = beside
             .as_ref()
             .map_or_else(Row::header, |_| HEADER.to_owned());
-        say!("{header}");
+        say!("{HEADING}{header}{HEADING:#}");
     }
     let mut random = SmallRng::seed_from_u64(0);
     let pool = match device.as_cuda() {
@@ -94,15 +112,14 @@ fn measure_all<T: Bytes>(
         }
         _ => None,
     };
-    let mut n_wrong = 0;
+    let mut all = Vec::new();
     for case in cases {
         bar.set_message(case.in_words());
         let rows = measure(case, device, arguments, pool.as_ref(), &mut random)?;
-        n_wrong += rows.iter().filter(|row| row.is_wrong()).count();
         bar.suspend(|| {
-            for row in rows {
+            for row in &rows {
                 let line = match (&mut beside, arguments.json) {
-                    (Some(beside), json) => beside.add(&row, json)?,
+                    (Some(beside), json) => beside.add(row, json)?,
                     (None, true) => row.json(),
                     (None, false) => row.to_string(),
                 };
@@ -110,11 +127,12 @@ fn measure_all<T: Bytes>(
             }
             Ok::<(), Failure>(())
         })?;
+        all.extend(rows);
         bar.inc(1);
     }
     bar.finish_and_clear();
     beside.map_or(Ok(()), |beside| beside.write(arguments))?;
-    Ok(n_wrong)
+    Ok(all)
 }
 
 /// A row per variant: those that cannot run say why.
@@ -154,9 +172,10 @@ fn measure_on<T: Bytes, S: Subject<T>>(
 ) -> Result<Vec<Row>, Failure> {
     let variants = case.variants.iter();
     let mut ready: Vec<_> = variants.map(|variant| subject.prepare(variant)).collect();
-    if !arguments.unchecked {
-        drop_wrong(&mut subject, case, &mut ready)?;
-    }
+    let checks = match arguments.unchecked {
+        true => vec![None; ready.len()],
+        false => drop_wrong(&mut subject, case, &mut ready)?,
+    };
     let mut times = vec![Vec::new(); ready.len()];
     for _ in 0..arguments.rounds.max(1) {
         let mut order: Vec<usize> = (0..ready.len()).collect();
@@ -168,7 +187,8 @@ fn measure_on<T: Bytes, S: Subject<T>>(
         }
     }
     let mut rows = Vec::new();
-    for ((variant, ready), times) in case.variants.iter().zip(ready).zip(times) {
+    let variants = case.variants.iter().zip(checks);
+    for (((variant, check), ready), times) in variants.zip(ready).zip(times) {
         rows.push(match ready {
             Err(failure) => Row::failed(case, variant, device, &failure),
             Ok(ready) => {
@@ -177,6 +197,7 @@ fn measure_on<T: Bytes, S: Subject<T>>(
                     extra_bytes: ready.extra_bytes,
                     host_us: subject.host_us(&ready.call)?,
                     n_views: subject.n_views(),
+                    check,
                 };
                 Row::measured(case, variant, device, ready.algorithm, measured)
             }
@@ -185,26 +206,28 @@ fn measure_on<T: Bytes, S: Subject<T>>(
     Ok(rows)
 }
 
-/// Takes variants out of the measurement whose results are wrong: no time counts for a wrong answer.
+/// Takes variants out of the measurement whose results are wrong: no time counts for a wrong answer. How near the others are.
 fn drop_wrong<T: Bytes, S: Subject<T>>(
     subject: &mut S,
     case: &Case,
     ready: &mut [Result<Ready<S::Call>, Failure>],
-) -> Result<(), Failure> {
+) -> Result<Vec<Option<Check>>, Failure> {
+    let mut checks = vec![None; ready.len()];
     if ready.iter().all(Result::is_err) {
-        return Ok(());
+        return Ok(checks);
     }
     let mut reference = Reference::new(subject.reference(case.pass)?.map(compared));
-    for variant in ready.iter_mut() {
+    for (variant, check) in ready.iter_mut().zip(&mut checks) {
         let Ok(Ready { call, .. }) = variant else {
             continue;
         };
         let results = compared(subject.results(call)?);
-        if let Err(wrong) = reference.judge(results, case.problem.dtype()) {
-            *variant = Err(wrong);
+        match reference.judge(results, case.problem.dtype()) {
+            Ok(nearest) => *check = nearest,
+            Err(wrong) => *variant = Err(wrong),
         }
     }
-    Ok(())
+    Ok(checks)
 }
 
 /// What variants' results are held to.
@@ -226,26 +249,35 @@ impl Reference {
         }
     }
 
-    /// An error where these are others.
-    fn judge(&mut self, results: Results, dtype: Dtype) -> Result<(), Failure> {
+    /// How near these are, if there is something that they are held to; an error where they are others.
+    fn judge(&mut self, results: Results, dtype: Dtype) -> Result<Option<Check>, Failure> {
         let Some(reference) = &self.results else {
             self.results = Some(results);
-            return Ok(());
+            return Ok(None);
         };
         let pairs = results.iter().zip(reference);
-        let mut comparisons =
-            pairs.map(|((name, values), (_, reference))| compare(name, dtype, values, reference));
-        // Both may be as far from the truth as is allowed, in opposite directions.
-        let wrong = comparisons.find(|comparison| 2.0 * comparison.allowed_rms < comparison.rms);
-        wrong.map_or(Ok(()), |wrong| {
-            Err(Failure::Differs(format!(
+        let checks = pairs.map(|((name, values), (_, reference))| {
+            let comparison = compare(name, dtype, values, reference);
+            Check {
+                name,
+                rms: comparison.rms,
+                // Both may be as far from the truth as is allowed, in opposite directions.
+                allowed_rms: 2.0 * comparison.allowed_rms,
+            }
+        });
+        // Of equal results nothing is used of what is allowed, be that nothing.
+        let used = |check: &Check| match check.rms == 0.0 {
+            true => 0.0,
+            false => check.rms / check.allowed_rms,
+        };
+        let nearest = checks.max_by(|a, b| used(a).total_cmp(&used(b)));
+        match nearest {
+            Some(check) if 1.0 < used(&check) => Err(Failure::Differs(format!(
                 "not measured: {} differs from {} by {:.1e} (rms), allowed {:.1e}",
-                wrong.name,
-                self.whose,
-                wrong.rms,
-                2.0 * wrong.allowed_rms
-            )))
-        })
+                check.name, self.whose, check.rms, check.allowed_rms
+            ))),
+            within => Ok(within),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use ferroflash::{Algorithm, Backend, Device, Dtype, Order, Pass, Precision, SplitKv};
-use ferroflash_lab::compare::{Figures, Line};
+use ferroflash_lab::compare::{Figures, Line, own_reason};
 use ferroflash_lab::estimate::Gpu;
 use ferroflash_lab::words::{flops, pass_word};
 use serde_json::{Value, json};
@@ -32,6 +32,19 @@ pub struct Measured {
     pub host_us: Option<f64>,
     /// Of a graph's calls on the cache; `None` where there is no graph.
     pub n_views: Option<u64>,
+    /// How near the results are to the reference, where they were held to one.
+    pub check: Option<Check>,
+}
+
+/// That result of a variant which comes nearest to what it may differ by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Check {
+    /// Its name.
+    pub name: &'static str,
+    /// Root mean square of the differences.
+    pub rms: f64,
+    /// Allowed.
+    pub allowed_rms: f64,
 }
 
 /// Heads of the columns, and how wide these are; the first and the next two begin at their left.
@@ -97,6 +110,26 @@ impl Row {
     /// Whether the variant gave wrong results.
     pub fn is_wrong(&self) -> bool {
         self.is_wrong
+    }
+
+    /// Heads of its cells.
+    pub fn heads() -> impl Iterator<Item = &'static str> {
+        COLUMNS.into_iter().map(|(head, _)| head)
+    }
+
+    /// How near its results are to the reference, where they were held to one.
+    pub fn check(&self) -> Option<Check> {
+        self.outcome.as_ref().ok()?.check
+    }
+
+    /// Why it was not measured.
+    pub fn error(&self) -> Option<&str> {
+        self.outcome.as_ref().err().map(String::as_str)
+    }
+
+    /// What an error says of this schedule, without those that the error lists beside it.
+    pub fn reason<'a>(&self, error: &'a str) -> &'a str {
+        own_reason(error, self.algorithm.map_or("auto", Algorithm::name))
     }
 
     /// Its name among the peers: the default order has no suffix, nor has the planner's own choice of splits.
@@ -247,6 +280,7 @@ impl Row {
                 extra_bytes,
                 host_us,
                 n_views,
+                check: _,
             }) => others.extend([
                 ("ms", Some(json!(rounded(*ms, 6)))),
                 ("tflops", Some(json!(shown(self.flops() / ms / 1e9)))),
@@ -265,14 +299,8 @@ impl Row {
         row.to_string()
     }
 
-    /// Heads of the columns.
-    pub fn header() -> String {
-        in_columns(COLUMNS.map(|(head, _)| head))
-    }
-}
-
-impl fmt::Display for Row {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Its cells, those before the measured ones alone where it was not measured.
+    pub fn cells(&self) -> Vec<String> {
         let p = &self.case.problem;
         let mut cells = vec![
             self.peer(),
@@ -286,21 +314,29 @@ impl fmt::Display for Row {
             p.heads_q().to_string(),
             p.heads_k().to_string(),
         ];
-        if let Ok(Measured {
-            ms,
-            extra_bytes,
-            host_us,
-            ..
-        }) = &self.outcome
-        {
+        if let Ok(measured) = &self.outcome {
+            let ms = measured.ms;
+            let host_us = measured.host_us.map(|host_us| format!("{host_us:.2}"));
             cells.extend([
                 format!("{ms:.5}"),
                 shown(self.flops() / ms / 1e9).to_string(),
                 shown(self.bytes() / ms / 1e6).to_string(),
-                format!("{:.2}", *extra_bytes as f64 / f64::from(1 << 20)),
-                host_us.map_or("-".to_owned(), |host_us| format!("{host_us:.2}")),
+                format!("{:.2}", measured.extra_bytes as f64 / f64::from(1 << 20)),
+                host_us.unwrap_or("-".to_owned()),
             ]);
         }
+        cells
+    }
+
+    /// Heads of the columns.
+    pub fn header() -> String {
+        in_columns(COLUMNS.map(|(head, _)| head))
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cells = self.cells();
         f.write_str(&in_columns(cells.iter().map(String::as_str)))?;
         match &self.outcome {
             Ok(_) => Ok(()),

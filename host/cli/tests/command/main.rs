@@ -2,12 +2,16 @@
 
 mod blocks;
 mod decode;
+mod demo;
 mod device;
 mod estimate;
 mod info;
 mod kernels;
 mod lengths;
+mod manual;
 mod masks;
+mod pictures;
+mod report;
 mod values;
 mod weights;
 

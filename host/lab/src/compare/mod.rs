@@ -52,7 +52,7 @@ pub fn csv(lines: &[Line]) -> String {
 }
 
 /// What a refusal that lists every candidate says of this one; all of it where it lists none.
-fn own_reason<'a>(error: &'a str, name: &str) -> &'a str {
+pub fn own_reason<'a>(error: &'a str, name: &str) -> &'a str {
     let mut words = error
         .split("  ")
         .map(str::trim)

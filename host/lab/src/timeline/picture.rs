@@ -2,7 +2,7 @@
 
 use plotters::prelude::*;
 
-use super::{Doing, STEP, Timeline};
+use super::{Doing, STEP, Stretch, Timeline};
 use crate::canvas::{Area, Drawn, INK, NotDrawn, anchor, colours, write, write_in};
 use crate::chart::{FAINT, GRID, Page};
 
@@ -17,6 +17,23 @@ const LEFT: i32 = 88;
 const RIGHT: i32 = 20;
 const HEAD: i32 = 30;
 const FOOT: i32 = 42;
+
+/// Every place of a GPU with so many SMs, by SM: its name, and what it does.
+pub fn rows(timeline: &Timeline, n_sms: u32) -> Vec<(String, &[Stretch])> {
+    let n_sms = n_sms.max(1);
+    let per_sm = (timeline.n_places / n_sms).max(1);
+    let row = |idx: u32| {
+        let (sm, place) = (idx / per_sm, idx % per_sm);
+        let name = match per_sm {
+            1 => format!("SM {sm}"),
+            _ => format!("SM {sm}, {place}"),
+        };
+        // Every SM gets a block of threads before one gets a second.
+        let lane = timeline.lanes.get((place * n_sms + sm) as usize);
+        (name, lane.map_or(&[][..], Vec::as_slice))
+    };
+    (0..timeline.n_places).map(row).collect()
+}
 
 /// Rows of more places are lower, down to so many pixels: then the bars have no names.
 const MOST_HIGH_ROWS: u32 = 48;
@@ -70,24 +87,16 @@ impl Panel {
         let width = (WIDTH - LEFT - RIGHT) as u64;
         let x = |time: u64| LEFT + (width * time / end.max(1)) as i32;
         write(area, &self.title, 17, (14, 8), anchor::TOP_LEFT)?;
-        let per_sm = (self.timeline.n_places / self.n_sms).max(1);
-        let named_rows = (NAMED_ROW / self.row + 1) as u32;
-        for idx in 0..self.timeline.n_places {
+        let named_rows = (NAMED_ROW / self.row + 1) as usize;
+        for (idx, (name, lane)) in rows(&self.timeline, self.n_sms).into_iter().enumerate() {
             let top = HEAD + self.row * idx as i32;
             let ground = [(LEFT, top + 1), (x(end), top + self.row - 1)];
             area.draw(&Rectangle::new(ground, GRID.mix(0.45).filled()))?;
-            let (sm, place) = (idx / per_sm, idx % per_sm);
-            let name = match per_sm {
-                1 => format!("SM {sm}"),
-                _ => format!("SM {sm}, {place}"),
-            };
             if idx.is_multiple_of(named_rows) {
                 let at = (LEFT - 8, top + self.row / 2);
                 write(area, &name, 14, at, anchor::RIGHT)?;
             }
-            // Every SM gets a block of threads before one gets a second.
-            let lane = self.timeline.lanes.get((place * self.n_sms + sm) as usize);
-            for stretch in lane.into_iter().flatten() {
+            for stretch in lane {
                 let (from, to) = (x(stretch.from), x(stretch.until));
                 let (fill, ink, name) = looks(stretch.doing, self.blocks());
                 let corners = [(from, top + 1), (to - 1, top + self.row - 1)];
