@@ -4,11 +4,11 @@
 //! type relative to 1, an element may be off by `u · (|stored| + 4 · largest stored of the tensor)`: its own rounding
 //! and that of the weights and scores behind it, which have the size of the tensor's large elements. The root mean
 //! square of all errors may be a few `u` times that of the stored ([`rms_units`]): a key too many or too few in a
-//! causal mask is far outside of that. lse is f32 whatever the inputs are.
+//! causal mask is far outside of that. lse is f32 whatever the inputs are, but for products of tf32.
 
 use std::fmt;
 
-use ferroflash::Dtype;
+use ferroflash::{Backend, Dtype, Precision, Problem};
 
 use crate::print::{BAD, GOOD, HEADING};
 
@@ -29,12 +29,38 @@ pub struct Comparison {
     pub worst_ratio: f64,
 }
 
-/// Half a unit in the last place, relative to 1.
-fn unit(name: &str, dtype: Dtype) -> f64 {
-    match (name, dtype) {
-        ("lse", _) | (_, Dtype::F32) => 2f64.powi(-22),
-        (_, Dtype::Bf16) => 2f64.powi(-8),
-        (_, Dtype::F16) => 2f64.powi(-11),
+/// What elements are rounded to when they are multiplied or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounding {
+    /// bfloat16.
+    Bf16,
+    /// IEEE binary16.
+    F16,
+    /// f32 tensors whose products are of 11 bits, as a GPU's tensor cores take them.
+    Tf32,
+    /// IEEE binary32.
+    F32,
+}
+
+impl Rounding {
+    /// That of a problem on a backend. The processor multiplies f32 as they are.
+    pub fn of(problem: &Problem, backend: Backend) -> Rounding {
+        match (problem.dtype(), problem.precision()) {
+            (Dtype::Bf16, _) => Rounding::Bf16,
+            (Dtype::F16, _) => Rounding::F16,
+            (Dtype::F32, Precision::Tensor) if backend != Backend::Cpu => Rounding::Tf32,
+            (Dtype::F32, _) => Rounding::F32,
+        }
+    }
+}
+
+/// Half a unit in the last place, relative to 1. Scores, and so lse, are f32 but for products of tf32.
+fn unit(name: &str, rounding: Rounding) -> f64 {
+    match (name, rounding) {
+        (_, Rounding::Tf32) => 2f64.powi(-11),
+        ("lse", _) | (_, Rounding::F32) => 2f64.powi(-22),
+        (_, Rounding::Bf16) => 2f64.powi(-8),
+        (_, Rounding::F16) => 2f64.powi(-11),
     }
 }
 
@@ -49,8 +75,13 @@ fn rms_units(name: &str) -> f64 {
 }
 
 /// Compares one result with the stored one of the same shape.
-pub fn compare(name: &'static str, dtype: Dtype, result: &[f32], stored: &[f32]) -> Comparison {
-    let unit = unit(name, dtype);
+pub fn compare(
+    name: &'static str,
+    rounding: Rounding,
+    result: &[f32],
+    stored: &[f32],
+) -> Comparison {
+    let unit = unit(name, rounding);
     let finite = || {
         stored
             .iter()
@@ -142,30 +173,46 @@ mod tests {
             .iter()
             .map(|&value| half::bf16::from_f32(value).to_f32())
             .collect();
-        let agreed = compare("o", Dtype::Bf16, &rounded, &stored);
+        let agreed = compare("o", Rounding::Bf16, &rounded, &stored);
         assert!(agreed.agrees(), "{agreed}");
         assert!(0.0 < agreed.max_abs && agreed.max_abs < 2f64.powi(-8));
-        assert!(!compare("o", Dtype::F16, &rounded, &stored).agrees());
+        assert!(!compare("o", Rounding::F16, &rounded, &stored).agrees());
 
         let mut one_wrong = rounded.clone();
         one_wrong[500] += 0.1;
-        assert!(!compare("o", Dtype::Bf16, &one_wrong, &stored).agrees());
+        assert!(!compare("o", Rounding::Bf16, &one_wrong, &stored).agrees());
         let all_off: Vec<f32> = stored.iter().map(|value| value * 1.01).collect();
-        assert!(!compare("o", Dtype::Bf16, &all_off, &stored).agrees());
+        assert!(!compare("o", Rounding::Bf16, &all_off, &stored).agrees());
+    }
+
+    /// A GPU's products of f32 tensors are of 11 bits unless all are asked for.
+    #[test]
+    fn f32_is_rounded_where_tensor_cores_multiply() {
+        let problem = |precision| {
+            let builder = Problem::builder(Dtype::F32)
+                .seqlen(64)
+                .heads(1)
+                .head_dim(64);
+            builder.precision(precision).build().unwrap()
+        };
+        let of = |precision, backend| Rounding::of(&problem(precision), backend);
+        assert_eq!(of(Precision::Tensor, Backend::Cuda), Rounding::Tf32);
+        assert_eq!(of(Precision::Full, Backend::Cuda), Rounding::F32);
+        assert_eq!(of(Precision::Tensor, Backend::Cpu), Rounding::F32);
     }
 
     #[test]
     fn infinities_and_nan() {
         let none = [f32::NEG_INFINITY, 1.0];
-        assert!(compare("lse", Dtype::Bf16, &none, &none).agrees());
-        assert!(!compare("lse", Dtype::Bf16, &[0.0, 1.0], &none).agrees());
-        assert!(!compare("lse", Dtype::Bf16, &[f32::NEG_INFINITY, f32::NAN], &none).agrees());
-        assert!(!compare("o", Dtype::Bf16, &[f32::NAN], &[0.0]).agrees());
+        assert!(compare("lse", Rounding::Bf16, &none, &none).agrees());
+        assert!(!compare("lse", Rounding::Bf16, &[0.0, 1.0], &none).agrees());
+        assert!(!compare("lse", Rounding::Bf16, &[f32::NEG_INFINITY, f32::NAN], &none).agrees());
+        assert!(!compare("o", Rounding::Bf16, &[f32::NAN], &[0.0]).agrees());
     }
 
     #[test]
     fn zeros_must_be_zeros() {
-        assert!(compare("d_k", Dtype::F16, &[0.0, -0.0], &[0.0, 0.0]).agrees());
-        assert!(!compare("d_k", Dtype::F16, &[1e-30, 0.0], &[0.0, 0.0]).agrees());
+        assert!(compare("d_k", Rounding::F16, &[0.0, -0.0], &[0.0, 0.0]).agrees());
+        assert!(!compare("d_k", Rounding::F16, &[1e-30, 0.0], &[0.0, 0.0]).agrees());
     }
 }

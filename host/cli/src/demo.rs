@@ -12,7 +12,7 @@ use rand::rngs::SmallRng;
 
 use crate::arguments::{Arguments, Command};
 use crate::bench;
-use crate::compare::Comparison;
+use crate::compare::{Comparison, Rounding};
 use crate::device::DeviceWords;
 use crate::expressions::Given;
 use crate::failure::{DIFFERS, DONE, Failure};
@@ -32,7 +32,7 @@ pub struct DemoArguments {
     pub on: DeviceWords,
 }
 
-/// Two query heads share a key head. The emulator takes a second for a few rows, so it gets few.
+/// Two query heads share a key head. The emulator is slow and gets few rows.
 const SMALL: Sizes = Sizes {
     seqlen: 512,
     heads_q: 4,
@@ -79,19 +79,22 @@ pub fn demo(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
 fn check(device: &Device) -> Result<bool, Failure> {
     let Small {
         problem,
+        rounding,
         input,
         done,
-    } = Small::run(device, Dtype::Bf16)?;
+    } = Small::run(device, Dtype::Bf16, Precision::default())?;
     say!("input      random, {}", in_words(&problem));
     say!("device     {device} ({})", device.why());
     print_passes(&done);
-    Ok(print_comparison(&input, problem.dtype(), &done))
+    Ok(print_comparison(&input, rounding, &done))
 }
 
 /// The small input, and what a device gave for it.
 pub struct Small {
     /// Causal attention.
     pub problem: Problem,
+    /// How its products are rounded.
+    pub rounding: Rounding,
     /// Random tensors, and float64's results.
     pub input: Input,
     /// What ran.
@@ -100,7 +103,7 @@ pub struct Small {
 
 impl Small {
     /// Runs both passes on tensors of this type.
-    pub fn run(device: &Device, dtype: Dtype) -> Result<Small, Failure> {
+    pub fn run(device: &Device, dtype: Dtype, precision: Precision) -> Result<Small, Failure> {
         let sizes = match device.backend() {
             Backend::Emulated => SMALL_EMULATED,
             _ => SMALL,
@@ -111,10 +114,7 @@ impl Small {
             .heads_k(sizes.heads_k)
             .head_dim(sizes.head_dim)
             .mask(Mask::Causal)
-            .precision(match dtype {
-                Dtype::F32 => Precision::Full,
-                Dtype::Bf16 | Dtype::F16 => Precision::default(),
-            })
+            .precision(precision)
             .build()?;
         let input = with_element!(dtype, T => input::<T>(&problem, sizes))?;
         let attention = Attention::new(device, problem)?;
@@ -122,6 +122,7 @@ impl Small {
         let done = compute(&attention, &input, Given::default(), passes)?;
         Ok(Small {
             problem,
+            rounding: Rounding::of(&problem, device.backend()),
             input,
             done,
         })
@@ -129,7 +130,7 @@ impl Small {
 
     /// How far the results are from float64's.
     pub fn comparisons(&self) -> Vec<Comparison> {
-        comparisons(&self.input, self.problem.dtype(), &self.done)
+        comparisons(&self.input, self.rounding, &self.done)
     }
 }
 

@@ -29,7 +29,6 @@ use std::process::ExitCode;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
-use print::BAD;
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().command {
@@ -49,7 +48,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(failure) => {
-            anstream::eprintln!("{BAD}error:{BAD:#} {failure}");
+            print::error(&failure);
             failure.exit_code()
         }
     }

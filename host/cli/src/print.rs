@@ -44,6 +44,11 @@ pub fn line(text: fmt::Arguments) {
     }
 }
 
+/// Says on standard error what went wrong.
+pub fn error(what: impl fmt::Display) {
+    anstream::eprintln!("{BAD}error:{BAD:#} {what}");
+}
+
 /// Columns where there is no terminal.
 const COLUMNS: usize = 100;
 

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use ferroflash::backend::cuda::StreamRef;
-use ferroflash::{Attention, Dtype, Order, Pass, Problem, Ran};
+use ferroflash::{Attention, Order, Pass, Problem, Ran};
 
 use crate::bench::{Variant, gpu, median, scheduled};
-use crate::compare::{Comparison, compare};
+use crate::compare::{Comparison, Rounding, compare};
 use crate::device::DeviceWords;
 use crate::expressions::Given;
 use crate::failure::{DIFFERS, DONE, Failure};
@@ -98,7 +98,7 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
             );
             true
         }
-        (false, false) => print_comparison(&input, problem.dtype(), &done),
+        (false, false) => print_comparison(&input, Rounding::of(&problem, device.backend()), &done),
     };
     if let Some(output) = &arguments.output {
         output::write(output, &done.results, metadata(&input, &problem, &done))?;
@@ -240,18 +240,18 @@ pub fn print_passes(done: &Done) {
 }
 
 /// How far the results lie from the stored ones, those that are stored.
-pub fn comparisons(input: &Input, dtype: Dtype, done: &Done) -> Vec<Comparison> {
+pub fn comparisons(input: &Input, rounding: Rounding, done: &Done) -> Vec<Comparison> {
     let of_result = |name| {
         let (values, stored) = (done.values.get(name)?, input.expected.get(name)?);
-        Some(compare(name, dtype, values, stored))
+        Some(compare(name, rounding, values, stored))
     };
     RESULTS.into_iter().filter_map(of_result).collect()
 }
 
 /// Prints them; whether all agree.
-pub fn print_comparison(input: &Input, dtype: Dtype, done: &Done) -> bool {
+pub fn print_comparison(input: &Input, rounding: Rounding, done: &Done) -> bool {
     say!("{}", Comparison::header());
-    let comparisons = comparisons(input, dtype, done);
+    let comparisons = comparisons(input, rounding, done);
     for comparison in &comparisons {
         say!("{comparison}");
     }

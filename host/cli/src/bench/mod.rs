@@ -31,17 +31,17 @@ mod subject;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
-use ferroflash::{Device, Dtype};
+use ferroflash::Device;
 use ferroflash_lab::compare::HEADER;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 
-use crate::compare::compare;
-use crate::failure::{DIFFERS, Failure};
+use crate::compare::{Rounding, compare};
+use crate::failure::{DIFFERS, DONE, Failure};
 use crate::input::{Bytes, with_element};
 use crate::output;
-use crate::print::{BAD, HEADING, progress, say};
+use crate::print::{HEADING, error, progress, say};
 use crate::tensors::Tensors;
 use arguments::BenchArguments;
 use beside::Beside;
@@ -71,23 +71,30 @@ pub fn on(arguments: &BenchArguments, device: &Device) -> Result<ExitCode, Failu
         None => None,
     };
     let rows = with_element!(arguments.dtype, T => measure_all::<T>(&cases, device, arguments))?;
-    let mut n_wrong = rows.iter().filter(|row| row.is_wrong()).count();
+    let n_wrong = rows.iter().filter(|row| row.is_wrong()).count();
+    let mut agrees = true;
     if let (Some(report), Some(path)) = (report, &arguments.report) {
-        n_wrong += report.n_wrong();
+        agrees = report.agrees();
         output::replace(path, report.html(&rows)?.as_bytes())?;
     }
-    Ok(exit_code(n_wrong))
+    Ok(exit_code(n_wrong, agrees))
 }
 
-/// What the command ends with, and says, when so many variants gave wrong results.
-fn exit_code(n_wrong: usize) -> ExitCode {
-    if n_wrong == 0 {
-        return ExitCode::SUCCESS;
+/// What the command ends with, and says, when so many variants gave wrong results, and when a report's small input agrees with float64 or not.
+fn exit_code(n_wrong: usize, agrees: bool) -> ExitCode {
+    if 0 < n_wrong {
+        error(format_args!(
+            "variants that gave wrong results and were not measured: {n_wrong}; their rows say which"
+        ));
     }
-    anstream::eprintln!(
-        "{BAD}error:{BAD:#} {n_wrong} variants gave wrong results and were not measured; their rows say which"
-    );
-    ExitCode::from(DIFFERS)
+    if !agrees {
+        error("results of a small input differ from float64's; the report says which");
+    }
+    ExitCode::from(if n_wrong == 0 && agrees {
+        DONE
+    } else {
+        DIFFERS
+    })
 }
 
 /// A row for each variant of each case, printed as it is measured.
@@ -174,7 +181,7 @@ fn measure_on<T: Bytes, S: Subject<T>>(
     let mut ready: Vec<_> = variants.map(|variant| subject.prepare(variant)).collect();
     let checks = match arguments.unchecked {
         true => vec![None; ready.len()],
-        false => drop_wrong(&mut subject, case, &mut ready)?,
+        false => drop_wrong(&mut subject, case, device, &mut ready)?,
     };
     let mut times = vec![Vec::new(); ready.len()];
     for _ in 0..arguments.rounds.max(1) {
@@ -210,6 +217,7 @@ fn measure_on<T: Bytes, S: Subject<T>>(
 fn drop_wrong<T: Bytes, S: Subject<T>>(
     subject: &mut S,
     case: &Case,
+    device: &Device,
     ready: &mut [Result<Ready<S::Call>, Failure>],
 ) -> Result<Vec<Option<Check>>, Failure> {
     let mut checks = vec![None; ready.len()];
@@ -222,7 +230,7 @@ fn drop_wrong<T: Bytes, S: Subject<T>>(
             continue;
         };
         let results = compared(subject.results(call)?);
-        match reference.judge(results, case.problem.dtype()) {
+        match reference.judge(results, Rounding::of(&case.problem, device.backend())) {
             Ok(nearest) => *check = nearest,
             Err(wrong) => *variant = Err(wrong),
         }
@@ -250,14 +258,14 @@ impl Reference {
     }
 
     /// How near these are, if there is something that they are held to; an error where they are others.
-    fn judge(&mut self, results: Results, dtype: Dtype) -> Result<Option<Check>, Failure> {
+    fn judge(&mut self, results: Results, rounding: Rounding) -> Result<Option<Check>, Failure> {
         let Some(reference) = &self.results else {
             self.results = Some(results);
             return Ok(None);
         };
         let pairs = results.iter().zip(reference);
         let checks = pairs.map(|((name, values), (_, reference))| {
-            let comparison = compare(name, dtype, values, reference);
+            let comparison = compare(name, rounding, values, reference);
             Check {
                 name,
                 rms: comparison.rms,

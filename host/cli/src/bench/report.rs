@@ -59,7 +59,7 @@ pub struct Report {
 impl Report {
     /// Runs the small input, in the type that is measured.
     pub fn new(arguments: &BenchArguments, device: &Device) -> Result<Report, Failure> {
-        let small = Small::run(device, arguments.dtype)?;
+        let small = Small::run(device, arguments.dtype, arguments.precision)?;
         let effort = arguments.effort;
         Ok(Report {
             date: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
@@ -80,10 +80,9 @@ impl Report {
         })
     }
 
-    /// How many results of the small input are wrong.
-    pub fn n_wrong(&self) -> usize {
-        let wrong = self.comparisons.iter().filter(|one| !one.agrees());
-        wrong.count()
+    /// Whether the small input's results are float64's.
+    pub fn agrees(&self) -> bool {
+        self.comparisons.iter().all(Comparison::agrees)
     }
 
     /// The page.
