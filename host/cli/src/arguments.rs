@@ -53,8 +53,7 @@ pub struct Arguments {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Shows that it works here, in some seconds and without any file: runs attention forward and backward on what this machine has, checks the results against
-    /// float64, and measures a longer input.
+    /// Runs attention on what this machine has, without any file: checks both passes against float64, and measures a longer input.
     #[command(after_help = at_end(&[
         ("ferroflash demo", "On the GPU where there is one, else on the processor."),
         ("ferroflash demo --backend cpu", "On the processor."),

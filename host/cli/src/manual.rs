@@ -55,7 +55,7 @@ pub fn man(arguments: &ManArguments) -> Result<ExitCode, Failure> {
 fn page(command: Command) -> std::io::Result<Vec<u8>> {
     let at_end = command.get_after_help().map(ToString::to_string);
     let has_subcommands = command.has_subcommands();
-    let man = Man::new(command);
+    let man = Man::new(command).source(concat!("ferroflash ", env!("CARGO_PKG_VERSION")));
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
