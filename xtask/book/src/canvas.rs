@@ -89,7 +89,7 @@ impl Page<'_> {
 }
 
 /// A point of a line.
-fn mark(area: &Area, (x, y): (i32, i32), look: Look) -> Result<()> {
+pub fn mark(area: &Area, (x, y): (i32, i32), look: Look) -> Result<()> {
     let colour = look.colour;
     match look.mark {
         Mark::Disc => area.draw(&Circle::new((x, y), 4, colour.filled()))?,
