@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`record`] | the runs under `tests/benches/record` |
 //! | [`canvas`] | a page with a title, a legend, panels and notes |
-//! | [`speed`] | TFLOP/s by length beside the peers, and ratios |
+//! | [`speed`] | TFLOP/s of the library and of its peers, and ratios |
 //! | [`mod@schedule`] | which block of threads does which tile when, by the library's planner |
 //! | [`layout`] | which bytes lie where: tiles of the scores, and the swizzle of shared memory |
 //! | [`roofline`] | what each schedule could do, and what the estimate says that it does |

@@ -1,4 +1,4 @@
-//! The runs under `tests/benches/record`: a header with a date, and rows behind it.
+//! The runs under `tests/benches/record`: a header with a date, and rows after it.
 
 use std::fs;
 use std::path::Path;

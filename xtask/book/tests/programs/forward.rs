@@ -1,8 +1,6 @@
 //! standard, flash1, flash2 and flash3.
 
-use ferroflash::backend::emulated::EmulatorOptions;
-use ferroflash::{Algorithm, Attention, Device, Error, Inputs, Mask, Outputs, Problem};
-use ferroflash::{Dtype, Tensor, TensorMut, attend, bf16};
+use ferroflash::{Algorithm, Device, Error, attend};
 use ferroflash_book::programs::answers::{flash1_bytes, flash2_causal, renewals};
 use ferroflash_book::programs::flash1::flash1;
 use ferroflash_book::programs::flash2::flash2;
@@ -10,10 +8,13 @@ use ferroflash_book::programs::flash3::flash3;
 use ferroflash_book::programs::standard::standard;
 use ferroflash_book::programs::{Attended, Head};
 
-use super::{Random, assert_near, assert_says, elements};
+use super::{Random, assert_near, assert_says, elements, of_f32};
 
 /// All programs on a head, in tiles of these sizes.
-fn all<const D: usize>(head: &Head<D>, tiles: [usize; 2]) -> [(Algorithm, Attended<D>); 4] {
+pub(super) fn all<const D: usize>(
+    head: &Head<D>,
+    tiles: [usize; 2],
+) -> [(Algorithm, Attended<D>); 4] {
     [
         (Algorithm::Standard, standard(head)),
         (Algorithm::Flash1, flash1(head, tiles)),
@@ -25,12 +26,6 @@ fn all<const D: usize>(head: &Head<D>, tiles: [usize; 2]) -> [(Algorithm, Attend
 fn assert_same<const D: usize>(name: &str, a: &Attended<D>, b: &Attended<D>, tolerance: f64) {
     assert_near(name, a.0.as_flattened(), b.0.as_flattened(), tolerance);
     assert_near(name, &a.1, &b.1, tolerance);
-}
-
-fn of_f32<const D: usize>(o: &[f32], lse: &[f32]) -> Attended<D> {
-    let o: Vec<f64> = o.iter().copied().map(f64::from).collect();
-    let (rows, _) = o.as_chunks::<D>();
-    (rows.to_vec(), lse.iter().copied().map(f64::from).collect())
 }
 
 /// Tiles that divide the lengths, and tiles that do not.
@@ -61,42 +56,6 @@ fn the_library_gives_the_same_on_the_cpu() -> Result<(), Error> {
     for tiles in [[32, 32], [16, 8], [7, 64]] {
         let given = flash2_causal(&random.head(), tiles);
         assert_same("causal", &given, &library, 1e-5);
-    }
-    Ok(())
-}
-
-/// What a kernel gives on the emulator, in bf16.
-fn emulated<const D: usize>(
-    random: &Random<D>,
-    algorithm: Algorithm,
-) -> Result<Attended<D>, Error> {
-    let problem = Problem::builder(Dtype::Bf16).heads(1).head_dim(D);
-    let problem = problem.seqlen_q(random.q.len()).seqlen_k(random.k.len());
-    let problem = problem.mask(Mask::Full).build()?;
-    let [q, k, v] = [&random.q, &random.k, &random.v].map(|x| elements(x, bf16::from_f32));
-    let inputs = Inputs::new(
-        &Tensor::bshd(&q, problem.shape_q())?,
-        &Tensor::bshd(&k, problem.shape_k())?,
-        &Tensor::bshd(&v, problem.shape_v())?,
-    );
-    let (mut o, mut lse) = (vec![bf16::ZERO; q.len()], vec![0f32; random.q.len()]);
-    let mut outputs = Outputs::new(TensorMut::bshd(&mut o, problem.shape_o())?, &mut lse);
-    let device = Device::emulated(EmulatorOptions::hopper(1));
-    let attention = Attention::new(&device, problem)?.with_algorithm(algorithm);
-    attention.forward(&inputs, &mut outputs)?;
-    let o: Vec<f32> = o.iter().map(|x| x.to_f32()).collect();
-    Ok(of_f32(&o, &lse))
-}
-
-/// P and O are rounded to bf16 there: 8 bits of mantissa.
-#[test]
-fn the_kernels_give_the_same_on_the_emulator() -> Result<(), Error> {
-    let random = Random::<64>::new(80, 144);
-    for (algorithm, given) in all(&random.head(), [64, 64]) {
-        let kernel = emulated(&random, algorithm)?;
-        let name = algorithm.to_string();
-        assert_near(&name, given.0.as_flattened(), kernel.0.as_flattened(), 4e-3);
-        assert_near(&name, &given.1, &kernel.1, 1e-4);
     }
     Ok(())
 }

@@ -1,8 +1,10 @@
 //! Programs of the book: each gives what the definition gives, what the library gives on the CPU, and what the kernels give on the emulator. Where a chapter
 //! shows numbers of a program, they are computed again here.
 
+mod answers;
 mod backward;
 mod decode;
+mod emulated;
 mod forward;
 mod fp8;
 mod masks;
@@ -11,7 +13,7 @@ mod pictures;
 
 use std::fs;
 
-use ferroflash_book::programs::{Head, Row};
+use ferroflash_book::programs::{Attended, Head, Row};
 
 /// A chapter must have each of these; what it lacks is printed.
 fn assert_says(chapter: &str, words: &[String]) {
@@ -83,4 +85,11 @@ fn assert_near(name: &str, given: &[f64], expected: &[f64], tolerance: f64) {
             "{name}, element {idx}: {given} and {expected}"
         );
     }
+}
+
+/// O and L, as the library gives them.
+fn of_f32<const D: usize>(o: &[f32], lse: &[f32]) -> Attended<D> {
+    let o: Vec<f64> = o.iter().copied().map(f64::from).collect();
+    let (rows, _) = o.as_chunks::<D>();
+    (rows.to_vec(), lse.iter().copied().map(f64::from).collect())
 }
