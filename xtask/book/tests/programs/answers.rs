@@ -1,6 +1,6 @@
 //! Numbers in exercises and their answers, and those that follow from a few sizes.
 
-use ferroflash::Dtype;
+use ferroflash::{Dtype, bf16};
 use ferroflash_book::programs::fp8::E4M3;
 use ferroflash_lab::estimate::Gpu;
 
@@ -110,4 +110,38 @@ fn rounded_numbers() {
     );
     let large = format!("500 becomes {}", round(500.0));
     assert_says("fp8.md", &[said, small, large]);
+}
+
+#[test]
+fn waves_of_tiles() {
+    let (tiles, sms) = (16 * 8192 / 128, 132);
+    let (waves, rest) = (tiles / sms, tiles % sms);
+    let average = tiles as f64 / sms as f64;
+    let lost = 100.0 * (1.0 - average / (waves + 1) as f64);
+    let says = format!(
+        "{waves} full waves of them, and the eighth has {rest}. So the time is {} tiles for an average of {average:.2}: {lost:.1} % is lost",
+        waves + 1
+    );
+    assert_says("schedules.md", &[format!("There are {tiles} tiles"), says]);
+}
+
+/// Sums of floating-point numbers, and the rounding of a score to bf16.
+#[test]
+fn rounding() {
+    let (a, b, c) = (1e8f32, -1e8f32, 1f32);
+    assert_eq!(((a + b) + c, a + (b + c)), (1.0, 0.0));
+    assert_says(
+        "determinism.md",
+        &["the first sum is 1, the second one is 0".to_owned()],
+    );
+    // The step of bf16 between 16 and 32.
+    let step = 2f32.powi(4 - 7);
+    assert_eq!(bf16::from_f32(30.0 + step).to_f32(), 30.0 + step);
+    assert_eq!(bf16::from_f32(30.0 + step / 4.0).to_f32(), 30.0);
+    let change = 100.0 * ((step / 2.0).exp() - 1.0);
+    let says = format!(
+        "by up to 1/{}, which changes its weight by {change:.0} %",
+        2.0 / step
+    );
+    assert_says("number_formats.md", &[says]);
 }
