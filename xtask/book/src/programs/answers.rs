@@ -4,7 +4,8 @@ use super::decode::merge;
 use super::{Attended, Head, Row, add, greatest, tiles};
 
 // ANCHOR: causal
-/// flash2 under a causal mask. Two lines differ: the range of the blocks, and the scores.
+/// flash2 under a causal mask. Two lines differ: the range of the blocks, and the
+/// scores.
 pub fn flash2_causal<const D: usize>(
     head: &Head<D>,
     [block_q, block_k]: [usize; 2],
@@ -43,7 +44,8 @@ pub fn flash2_causal<const D: usize>(
 // ANCHOR_END: causal
 
 // ANCHOR: flash1_bytes
-/// Bytes that flash1 moves between memory and the chip, by its loops: tensors of 2 bytes an element, O, m and l of 4.
+/// Bytes that flash1 moves between memory and the chip, by its loops: tensors of 2
+/// bytes an element, O, m and l of 4.
 pub fn flash1_bytes(n: usize, d: usize, [block_q, block_k]: [usize; 2]) -> usize {
     let mut bytes = 0;
     for keys in tiles(n, block_k) {
@@ -58,7 +60,8 @@ pub fn flash1_bytes(n: usize, d: usize, [block_q, block_k]: [usize; 2]) -> usize
 // ANCHOR_END: flash1_bytes
 
 // ANCHOR: lazy
-/// How often a row of scores makes the rescaling of O necessary, if m is renewed only where a score passes it by more than `slack`.
+/// How often a row of scores makes the rescaling of O necessary, if m is renewed only
+/// where a score passes it by more than `slack`.
 pub fn renewals(s: &[f64], block: usize, slack: f64) -> usize {
     let mut m = f64::NEG_INFINITY;
     let mut n = 0;
@@ -74,7 +77,8 @@ pub fn renewals(s: &[f64], block: usize, slack: f64) -> usize {
 // ANCHOR_END: lazy
 
 // ANCHOR: merge_empty
-/// A merge in which parts may have seen no key: their O is not read, and where no part has seen one, O is 0 and L is −∞.
+/// A merge in which parts may have seen no key: their O is not read, and where no part
+/// has seen one, O is 0 and L is −∞.
 pub fn merge_with_empty<const D: usize>(parts: &[(Row<D>, f64)]) -> (Row<D>, f64) {
     let seen = parts.iter().filter(|(_, lse)| *lse != f64::NEG_INFINITY);
     let seen: Vec<_> = seen.copied().collect();

@@ -5,7 +5,8 @@ use super::standard::log_sum_exp;
 use super::{Head, Row, add, tiles};
 
 // ANCHOR: program
-/// One query over keys in `n_splits` parts. On a GPU each part is a block of threads of its own.
+/// One query over keys in `n_splits` parts. On a GPU each part is a block of threads of
+/// its own.
 pub fn split_kv<const D: usize>(head: &Head<D>, n_splits: usize) -> (Row<D>, f64) {
     let size = head.k.len().div_ceil(n_splits);
     let part = |keys: std::ops::Range<usize>| {
@@ -17,7 +18,8 @@ pub fn split_kv<const D: usize>(head: &Head<D>, n_splits: usize) -> (Row<D>, f64
     merge(&parts)
 }
 
-/// O and L over all keys, from those over parts: L = log Σ exp(L_i), O = Σ exp(L_i − L) O_i.
+/// O and L over all keys, from those over parts: L = log Σ exp(L_i), O = Σ exp(L_i − L)
+/// O_i.
 pub fn merge<const D: usize>(parts: &[(Row<D>, f64)]) -> (Row<D>, f64) {
     let sums: Vec<f64> = parts.iter().map(|(_, lse)| *lse).collect();
     let all = log_sum_exp(&sums);

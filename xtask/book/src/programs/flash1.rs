@@ -3,7 +3,8 @@
 use super::{Attended, Head, add, greatest, tiles};
 
 // ANCHOR: program
-/// FlashAttention, Algorithm 1. Between two blocks of keys, O, m and l of all queries lie in memory.
+/// FlashAttention, Algorithm 1. Between two blocks of keys, O, m and l of all queries
+/// lie in memory.
 pub fn flash1<const D: usize>(head: &Head<D>, [block_q, block_k]: [usize; 2]) -> Attended<D> {
     let n = head.q.len();
     let mut o = vec![[0.0; D]; n];
@@ -11,7 +12,7 @@ pub fn flash1<const D: usize>(head: &Head<D>, [block_q, block_k]: [usize; 2]) ->
     for keys in tiles(head.k.len(), block_k) {
         // K_j and V_j are loaded here, and stay while all queries pass.
         for queries in tiles(n, block_q) {
-            // Q_i, O_i, m_i and l_i are loaded here. O_i, m_i and l_i are stored at the end.
+            // Q_i, O_i, m_i and l_i are loaded. The last three are stored at the end.
             for i in queries {
                 let s = head.scores(i, keys.clone());
                 let m_new = m[i].max(greatest(&s));

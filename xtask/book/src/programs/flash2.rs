@@ -3,7 +3,8 @@
 use super::{Attended, Head, add, greatest, tiles};
 
 // ANCHOR: program
-/// FlashAttention-2, Algorithm 1. On a GPU each tile of queries is a block of threads of its own.
+/// FlashAttention-2, Algorithm 1. On a GPU each tile of queries is a block of threads
+/// of its own.
 pub fn flash2<const D: usize>(head: &Head<D>, [block_q, block_k]: [usize; 2]) -> Attended<D> {
     let (mut all_o, mut lse) = (Vec::new(), Vec::new());
     for queries in tiles(head.q.len(), block_q) {

@@ -66,7 +66,8 @@ impl<const D: usize> Consumer<D> {
 }
 
 // ANCHOR: program
-/// FlashAttention-3: two consumers, each with a tile of queries. `log` is told which consumer begins what with which block.
+/// FlashAttention-3: two consumers, each with a tile of queries. `log` is told which
+/// consumer begins what with which block.
 pub fn flash3<const D: usize>(
     head: &Head<D>,
     [block_q, block_k]: [usize; 2],
@@ -79,7 +80,7 @@ pub fn flash3<const D: usize>(
         let mut consumers: Vec<_> = pair.iter().cloned().map(Consumer::new).collect();
         for j in 0..=blocks.len() {
             for (idx, c) in consumers.iter_mut().enumerate() {
-                // The ping-pong barrier: one consumer after the other begins its two products.
+                // Ping-pong: one consumer after the other begins its products.
                 if j < blocks.len() {
                     log(idx, 'S', j);
                     c.scores(head, blocks[j].clone());
@@ -88,7 +89,7 @@ pub fn flash3<const D: usize>(
                     log(idx, 'O', j - 1);
                     c.add_values(head, blocks[j - 1].clone());
                 }
-                // On a GPU this runs while the tensor cores do the other consumer's products.
+                // On a GPU this runs during the other consumer's products.
                 if j < blocks.len() {
                     log(idx, 'P', j);
                     c.softmax();

@@ -3,7 +3,8 @@
 use super::{Attended, Head, Row, add, greatest};
 
 // ANCHOR: formats
-/// A format of floating-point numbers: bits of its mantissa, its least exponent, its greatest number.
+/// A format of floating-point numbers: bits of its mantissa, its least exponent, its
+/// greatest number.
 #[derive(Clone, Copy, Debug)]
 pub struct Format(pub i32, pub i32, pub f64);
 
@@ -13,7 +14,8 @@ pub const E4M3: Format = Format(3, -6, 448.0);
 pub const E5M2: Format = Format(2, -14, 57344.0);
 
 impl Format {
-    /// The nearest number that the format has; the greatest one in place of what it has no room for.
+    /// The nearest number that the format has; the greatest one in place of what it has
+    /// no room for.
     pub fn round(self, x: f64) -> f64 {
         let Format(mantissa, least_exponent, greatest) = self;
         let exponent = (x.abs().log2().floor() as i32).max(least_exponent);
@@ -21,7 +23,8 @@ impl Format {
         ((x / step).round_ties_even() * step).clamp(-greatest, greatest)
     }
 
-    /// A tensor whose greatest element becomes the format's greatest number, rounded, and scaled back.
+    /// A tensor whose greatest element becomes the format's greatest number, rounded,
+    /// and scaled back.
     pub fn round_tensor<const D: usize>(self, x: &[Row<D>]) -> Vec<Row<D>> {
         let most = greatest(&x.as_flattened().iter().map(|x| x.abs()).collect::<Vec<_>>());
         let scale = most / self.2;
@@ -33,7 +36,8 @@ impl Format {
 // ANCHOR_END: formats
 
 // ANCHOR: attention
-/// Attention whose weights are rounded to a format before they meet V: exp(s − m) · `unit` is, with m the row's maximum.
+/// Attention whose weights are rounded to a format before they meet V: exp(s − m) ·
+/// `unit` is, with m the row's maximum.
 pub fn with_rounded_weights<const D: usize>(
     head: &Head<D>,
     format: Format,
@@ -57,7 +61,8 @@ pub fn with_rounded_weights<const D: usize>(
 // ANCHOR_END: attention
 
 // ANCHOR: rotate
-/// Rows turned by one orthogonal matrix: signs, then a Hadamard transform. D is a power of 2. Products of two turned rows are what they were.
+/// Rows turned by one orthogonal matrix: signs, then a Hadamard transform. D is a power
+/// of 2. Products of two turned rows are what they were.
 pub fn rotate<const D: usize>(x: &[Row<D>], signs: &Row<D>) -> Vec<Row<D>> {
     let turn = |row: &Row<D>| {
         let mut row = std::array::from_fn(|at| row[at] * signs[at] / (D as f64).sqrt());

@@ -25,7 +25,8 @@ impl Band {
         first..end.clamp(first, self.seqlen_k.max(first))
     }
 
-    /// `#`: every pair of the block is visible. `/`: some are, so each score is tested. `.`: none is, and nothing is loaded.
+    /// `#`: every pair of the block is visible. `/`: some are, so each score is tested.
+    /// `.`: none is, and nothing is loaded.
     pub fn block(&self, queries: Range<isize>, keys: Range<isize>) -> char {
         let sees = |(i, j): (isize, isize)| self.keys(i).contains(&j);
         let pairs = queries.flat_map(|i| keys.clone().map(move |j| (i, j)));

@@ -27,8 +27,10 @@ pub struct Ran {
 }
 
 // ANCHOR: program
-/// When each step of `n` blocks of keys runs. A product takes one unit of time, the exponentials of a block take `softmax`. The tensor cores
-/// do one product at a time, the special-function unit one block of exponentials, in the order in which they are begun.
+/// When each step of `n` blocks of keys runs. A product takes one unit of time, the
+/// exponentials of a block take `softmax`. The tensor cores do one product at a time,
+/// the special-function unit one block of exponentials, in the order in which they are
+/// begun.
 pub fn overlap(consumers: usize, stages: Stages, n: usize, softmax: usize) -> Vec<Ran> {
     let mut ran: Vec<Ran> = Vec::new();
     for j in 0..=n {
@@ -64,13 +66,15 @@ pub fn overlap(consumers: usize, stages: Stages, n: usize, softmax: usize) -> Ve
 }
 // ANCHOR_END: program
 
-/// The share of the time in which the tensor cores multiply, from the first step to the last one.
+/// The share of the time in which the tensor cores multiply, from the first step to the
+/// last one.
 pub fn share_of_tensor_cores(ran: &[Ran]) -> f64 {
     let end = ran.iter().map(|ran| ran.to).max().unwrap_or(0);
     ran.iter().filter(|ran| ran.name != 'P').count() as f64 / end as f64
 }
 
-/// Two lines, a cell for each unit of time: what the tensor cores do, and the special-function unit. Consumers are `a` and `b`.
+/// Two lines, a cell for each unit of time: what the tensor cores do, and the special-
+/// function unit. Consumers are `a` and `b`.
 pub fn drawn(ran: &[Ran], until: usize) -> String {
     let mut text = String::new();
     for (unit, is_softmax) in [("tensor cores", false), ("exponentials", true)] {

@@ -3,7 +3,8 @@
 use super::{Attended, Head, add, greatest};
 
 // ANCHOR: program
-/// O = softmax(scale · Q Kᵀ) V, and L: three steps, with S and P in memory between them.
+/// O = softmax(scale · Q Kᵀ) V, and L: three steps, with S and P in memory between
+/// them.
 pub fn standard<const D: usize>(head: &Head<D>) -> Attended<D> {
     // S = scale · Q Kᵀ
     let rows = 0..head.q.len();
