@@ -98,7 +98,7 @@ fn entry(area: &Area, (x, y): (i32, i32), name: &str, look: Look) -> Drawn {
 }
 
 /// A point of a line.
-fn mark(area: &Area, (x, y): (i32, i32), look: Look) -> Drawn {
+pub fn mark(area: &Area, (x, y): (i32, i32), look: Look) -> Drawn {
     let colour = look.colour;
     match look.mark {
         Mark::Disc => area.draw(&Circle::new((x, y), 4, colour.filled()))?,

@@ -33,7 +33,7 @@ const FOLDERS: [&str; 6] = [
     "docs/",
 ];
 
-/// Words behind which an item's name stands where it is defined.
+/// Words after which an item's name stands where it is defined.
 const DEFINING: [&str; 11] = [
     "fn",
     "struct",
@@ -262,7 +262,7 @@ fn normal(path: &Path) -> PathBuf {
     normal
 }
 
-/// Whether the text defines the item: the last of its names behind a word that defines, or as a variant, a field or a row; the names before it anywhere.
+/// Whether the text defines the item: the last of its names after a word that defines, or as a variant, a field or a row; the names before it anywhere.
 fn defines(text: &str, item: &str) -> bool {
     let item = item.trim_end_matches("()").trim_end_matches('!');
     let mut names: Vec<&str> = item.split("::").collect();

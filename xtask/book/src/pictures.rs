@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{record, schedule, speed};
+use crate::{layout, record, roofline, schedule, speed};
 
 /// Where they lie.
 const FOLDER: &str = "docs/src/pictures";
@@ -24,6 +24,8 @@ pub fn all(root: &Path) -> Result<Vec<(String, String)>> {
     let runs = record::read(root)?;
     let mut all = speed::pictures(&runs)?;
     all.extend(schedule::pictures()?);
+    all.extend(layout::pictures()?);
+    all.extend(roofline::pictures()?);
     let named = |(name, svg): (&str, String)| (format!("{name}.svg"), svg);
     Ok(all.into_iter().map(named).collect())
 }

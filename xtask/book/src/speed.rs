@@ -1,4 +1,4 @@
-//! TFLOP/s by length beside the peers, and ratios to the best of them, each panel from one run of the record.
+//! TFLOP/s of the library and of its peers over the length, and ratios to the best of them, each panel from one run of the record.
 
 use crate::record::{self, Run};
 use anyhow::{Context, Result};
@@ -243,7 +243,7 @@ fn ratio(passes: &[Measured; 2]) -> Result<String> {
     ];
     let page = Page {
         size: (880, 320),
-        title: "Speed of flash3 beside the best peer, bf16",
+        title: "Speed of flash3 compared with the best peer, bf16",
         legend: &legend,
         entry_width: 138,
         notes: &notes,
@@ -290,7 +290,7 @@ pub fn pictures(runs: &[Run]) -> Result<Vec<(&'static str, String)>> {
     let of_flash3 = "16k tokens, heads · head_dim = 2048. ferroflash's backward pass is deterministic, the peers' are not. FlashAttention 3 ran forward, at head_dim 64 and 128.";
     let of_flash2 = "16k tokens, heads · head_dim = 2048. ferroflash's backward pass is deterministic, the peers' are not. cuDNN uses Hopper's own instructions.";
     let title3 = |head_dim: u64| format!("Attention on Hopper: bf16, head_dim {head_dim}");
-    let title2 = |head_dim: u64| format!("flash2 beside its peers: bf16, head_dim {head_dim}");
+    let title2 = |head_dim: u64| format!("flash2 and its peers: bf16, head_dim {head_dim}");
     Ok(vec![
         (
             "speed-64",

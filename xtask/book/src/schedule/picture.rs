@@ -84,7 +84,7 @@ fn backward_full() -> Result<String> {
     ];
     let notes = [
         "flash3, bf16, 2 heads, 512 queries and keys, head_dim 128, full, on 8 SMs: each has a tile of 128 keys. A cell is a step, its number the".to_owned(),
-        "block of 64 queries to whose dQ the tile adds behind it. The tiles of a head add to a block in a fixed order. Grey: a tile waits at the dQ".to_owned(),
+        "block of 64 queries to whose dQ the tile adds after it. The tiles of a head add to a block in a fixed order. Grey: a tile waits at the dQ".to_owned(),
         "semaphore. Pale: its beginning, until the first step, and its end.".to_owned(),
     ];
     Ok(page(

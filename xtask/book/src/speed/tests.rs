@@ -1,4 +1,4 @@
-//! Pictures and tables of speed beside the record.
+//! Pictures and tables of speed, compared with the record.
 
 use super::*;
 

@@ -57,7 +57,10 @@ fn memory_of_the_backward_pass() {
     let estimates = estimates(8192, Pass::Backward);
     let extra = |algorithm| megabytes(of(&estimates, algorithm).extra_bytes);
     let said = [
-        format!("{} MB beside inputs and outputs", extra(Algorithm::Flash3)),
+        format!(
+            "{} MB in addition to inputs and outputs",
+            extra(Algorithm::Flash3)
+        ),
         format!("{} MB (`ferroflash estimate", extra(Algorithm::Standard)),
     ];
     assert_says("backward.md", &said);

@@ -1,4 +1,4 @@
-//! The softmax of two rows of four scores, in two blocks of keys, step by step; beside the definition, and beside the library's own result.
+//! The softmax of two rows of four scores, in two blocks of keys, step by step; compared with the definition, and with the library's own result.
 
 use ferroflash::{Attention, Device, Dtype, Inputs, Outputs, Problem, Tensor, TensorMut};
 
@@ -87,6 +87,27 @@ fn steps_are_as_the_chapter_says() {
         assert!((0..2).all(|column| (o[column] - by_definition(column)).abs() < 1e-12));
     }
     assert_says(CHAPTER, &said);
+}
+
+/// The exercise: row 0 with its blocks in the other order.
+#[test]
+fn the_other_order_ends_with_the_same_sums() {
+    let mut row = Row {
+        m: f64::NEG_INFINITY,
+        l: 0.0,
+        o: [0.0; 2],
+    };
+    step(&mut row, 0, 0);
+    let first = format!(
+        "m = {}, l = {:.4}, o = ({:.4}, {:.4})",
+        row.m, row.l, row.o[0], row.o[1]
+    );
+    step(&mut row, 0, 1);
+    let last = format!(
+        "l = {:.4} and o = ({:.4}, {:.4})",
+        row.l, row.o[0], row.o[1]
+    );
+    assert_says(CHAPTER, &[first, last]);
 }
 
 /// The library on the same numbers: queries are the unit vectors, so that S are the keys' columns.
