@@ -16,7 +16,7 @@ use crate::validate::Checked;
 use time::Step;
 
 /// Into how many parts the device divides the work of all sequences, for each SM, or as many as blocks share it. With one, a tile of a few blocks too many makes all wait
-/// for it; with four, merging costs more (tests/benches/README.md).
+/// for it; with four, merging costs more (tests/benches/notes/2026-11-24-kv-cache.md).
 const PARTS_PER_SM: u32 = 2;
 
 /// The splits of a kernel that has so many tiles with keys undivided; none, where it is faster so, or cannot divide them.

@@ -58,7 +58,7 @@ pub struct Thresholds {
 }
 
 impl Thresholds {
-    /// As measured on an H200: `tests/benches/README.md`.
+    /// As measured on an H200: `tests/benches/notes`.
     pub const MEASURED: Thresholds = Thresholds {
         arrivals: super::workspace::MOST_ARRIVALS,
         rows_merged_by_block: 8,

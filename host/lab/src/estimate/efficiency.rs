@@ -11,14 +11,14 @@ use ferroflash::{Algorithm, Dtype, Pass, Problem};
 use super::Gpu;
 use super::flash::kernel;
 
-/// Share of the memory's bandwidth: a plain sum of 1 GB reads 4.38 of H200's 4.8 TB/s (tests/benches/README.md, decode, 2026-11-24).
+/// Share of the memory's bandwidth: a plain sum of 1 GB reads 4.38 of H200's 4.8 TB/s (tests/benches/notes/2026-11-24-decode.md).
 pub(super) const MEMORY: f64 = 0.91;
 
 /// Share of the special-function units' peak: flash3's forward pass at head_dim 64 keeps them busy for 64 % of all cycles, the most that is
-/// measured (tests/benches/README.md, "Where the time goes").
+/// measured (tests/benches/notes/2026-11-22-where-the-time-goes.md).
 pub(super) const EXPONENTIALS: f64 = 0.64;
 
-/// What a launch costs, in seconds: a bare `cuLaunchKernel` takes 3.2 to 3.9 µs (tests/benches/README.md, decode, 2026-11-24).
+/// What a launch costs, in seconds: a bare `cuLaunchKernel` takes 3.2 to 3.9 µs (tests/benches/notes/2026-11-24-decode.md).
 pub(super) const LAUNCH: f64 = 3.5e-6;
 
 /// What a call costs beside its launches, in seconds, by the clock of the device: the shortest forward passes of the record take 11.7 to 13.4 µs
@@ -38,7 +38,7 @@ pub(super) const fn tile_latency(pass: Pass) -> f64 {
 /// Shares of tensor cores by head_dim: of every head_dim up to the first number, forward and backward.
 type Shares = &'static [(u32, f64, f64)];
 
-/// flash3 on H200 (records 2026-11-20 to 2026-11-23, `host/lab/tests/estimate_record.rs`; tests/benches/README.md, 2026-11-26, head_dim 512, full, forward: 393 to 410 TFLOP/s
+/// flash3 on H200 (records 2026-11-20 to 2026-11-23, `host/lab/tests/estimate_record.rs`; tests/benches/notes/2026-11-26-scores-and-masks.md, head_dim 512, full, forward: 393 to 410 TFLOP/s
 /// of 989). No kernel goes backward above 256.
 const FLASH3: Shares = &[
     (64, 0.58, 0.53),
@@ -54,7 +54,7 @@ const FLASH3_SHORT_VALUES: Shares = &[(256, 0.75, 0.60)];
 /// goes backward with such tiles: the last shares are not used.
 const FLASH3_LONG_VALUES: Shares = &[(256, 0.72, 0.41), (u32::MAX, 0.62, 0.41)];
 
-/// flash2 on H200 (record 2026-11-20). On H100 (tests/benches/README.md, 2026-11-25, 2k, full): 316 and 223 TFLOP/s at head_dim 256, 198
+/// flash2 on H200 (record 2026-11-20). On H100 (tests/benches/notes/2026-11-25-scores-and-masks.md, 2k, full): 316 and 223 TFLOP/s at head_dim 256, 198
 /// forward at 512. No kernel goes backward above 256: the last share is that of 256.
 const FLASH2: Shares = &[
     (64, 0.40, 0.27),
@@ -63,7 +63,7 @@ const FLASH2: Shares = &[
     (u32::MAX, 0.20, 0.23),
 ];
 
-/// A product of `standard` on Hopper. It is fitted to three times on H100 (tests/benches/README.md, 2026-11-25): head_dim 256 at 2k, 140 TFLOP/s
+/// A product of `standard` on Hopper. It is fitted to three times on H100 (tests/benches/notes/2026-11-25-scores-and-masks.md): head_dim 256 at 2k, 140 TFLOP/s
 /// forward and 163 backward, and 512 forward, 206. With it the predicted times are 0.96, 0.98 and 1.08 of those.
 const STANDARD: f64 = 0.28;
 
@@ -77,7 +77,7 @@ const FLASH1: Shares = &[(64, 0.185, 0.255), (256, 0.26, 0.30)];
 /// head_dim 128. On B200, where tensor cores have a faster instruction, it is a guess.
 const OFF_HOPPER: f64 = 0.62 / 0.43;
 
-/// Of f32 tensors, whose products are of tf32: flash2's share by that of 16-bit types, forward on H100 (tests/benches/README.md, 2026-11-25):
+/// Of f32 tensors, whose products are of tf32: flash2's share by that of 16-bit types, forward on H100 (tests/benches/notes/2026-11-25-scores-and-masks.md):
 /// 0.31 by 0.37 at head_dim 64, 0.30 by 0.42 at 128, of whole times. The middle of it.
 const F32: f64 = 0.78;
 

@@ -1,5 +1,5 @@
 //! A model of how long a forward pass of few queries takes, by which planning chooses the number of splits. The test holds it to a simulator;
-//! `tests/benches/README.md` has the measurements.
+//! `tests/benches/notes/2026-11-24-decode.md` has the measurements.
 
 /// A block of keys of a tile.
 #[derive(Clone, Copy, Debug)]
