@@ -239,7 +239,7 @@ impl Door {
     }
 
     /// Attention: o and lse; `None` if the call is not plain. Lengths are None, or cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k
-    /// and page_table; numbers max_seqlen_q, max_seqlen_k, softmax_scale, the window's keys before and after, and num_splits.
+    /// and page_table; numbers are max_seqlen_q, max_seqlen_k, softmax_scale, the window's keys before and after, and num_splits.
     fn attention(
         &self,
         q: &Bound<'_, PyAny>,
