@@ -177,7 +177,7 @@ class Door:
     ) -> Kernels | None:
         """Registers native kernels for operators of a namespace and a dispatch key: each operator's name, and its kernel: "forward",
         "backward", "sdpa_forward", "sdpa_backward", "graph_forward" or "graph_backward". `sdpa`, which those of SDPA need, is the greatest head_dim, and
-        shape and type of the two results for the state of dropout. None where PyTorch has not what that needs, and where another door's kernels are there."""
+        shape and type of the two results for the state of dropout. None if PyTorch lacks what that needs, or if another door's kernels are registered."""
     def put_node(self, operator: Callable[..., Any]) -> None:
         """Makes nodes of autograd's graph those of this operator, whose kernels are the door's for tensors of every device."""
     def numbers_of_code(self, code: float) -> tuple[float | None, int | None, int | None, int] | None:
