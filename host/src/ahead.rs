@@ -1,4 +1,4 @@
-//! Kernels before their first call: which ones calls of a kind launch, whatever their sizes, so that they can be compiled ahead.
+//! Kernels before their first call: which kernels the calls of a kind launch, for any sizes, so that they can be compiled ahead.
 //!
 //! ```
 //! use ferroflash::ahead::CallKind;
@@ -42,7 +42,7 @@ pub struct AheadKernel {
     pub variant: &'static Variant,
     /// The constants that it is compiled with.
     pub spec: Spec,
-    /// What it does to the scores, if that is put into its text.
+    /// The score expression, if it is compiled into the kernel.
     pub edit: Option<Kept>,
 }
 
@@ -78,8 +78,8 @@ pub fn kernels(calls: &[CallKind], device: &DeviceInfo) -> Result<Vec<AheadKerne
 }
 
 impl CallKind {
-    /// The kernels that such calls launch on a device with these limits, each once. Sizes that are not said are taken from a list: few queries and many, one sequence and
-    /// many, heads of their own and shared ones. Tensors are contiguous. An error says why no size has a plan.
+    /// The kernels that such calls launch on a device with these limits, each once. Sizes that are not given are taken from a list: few queries and
+    /// many, one sequence and many, shared KV heads and not. Tensors are contiguous. An error says why no size has a plan.
     pub fn kernels(&self, device: &DeviceInfo) -> Result<Vec<AheadKernel>, Error> {
         let mut kernels = Vec::new();
         let mut refused = None;
@@ -122,7 +122,7 @@ impl CallKind {
     }
 }
 
-/// Does something to each kernel, on all cores, and gives the results in the order of the kernels.
+/// Applies a function to each kernel, on all cores, and returns the results in the order of the kernels.
 pub fn on_threads<T: Send>(
     kernels: &[AheadKernel],
     each: impl Fn(&AheadKernel) -> T + Sync + Send,
@@ -134,7 +134,7 @@ pub fn on_threads<T: Send>(
 mod tests {
     use super::*;
 
-    /// Numbers in no order, the same at each run.
+    /// Pseudo-random numbers, the same at each run.
     struct Numbers(u64);
 
     impl Numbers {
@@ -170,7 +170,7 @@ mod tests {
         "forward bf16 128 block-mask",
     ];
 
-    /// Calls of any size find their kernels among those that are compiled ahead.
+    /// Calls of any size find their kernels among those compiled ahead.
     #[test]
     fn kernels_of_a_kind_are_those_of_all_sizes() {
         let mut numbers = Numbers(46);

@@ -1,10 +1,10 @@
 //! New keys and values written to a cache, with rotary position embedding: [`Append::run`].
 //!
-//! A model that generates text keeps the keys and values of the tokens that it has seen. Each step appends those of the new tokens, turns keys and
+//! A model that generates text keeps the keys and values of the tokens that it has seen. Each step appends those of the new tokens, rotates keys and
 //! queries by their positions (RoPE; Su et al. 2021, arXiv 2104.09864; tables for longer sequences, such as YaRN's, come from
 //! [`rotary`](crate::rotary)), and attends over the cache. An append does the first two in one launch, as
-//! `flash_attn_with_kvcache` of flash-attn does for its caches. Lengths stay on the device: what [`AppendOutputs::seqused_out`] holds is the `seqused_k`
-//! of attention.
+//! `flash_attn_with_kvcache` of flash-attn does for its caches. Lengths stay on the device: [`AppendOutputs::seqused_out`] is the `seqused_k` of the
+//! attention call that follows.
 //!
 //! ```
 //! use ferroflash::rotary::{Pairs, Rotary};
@@ -37,7 +37,7 @@
 //!         TensorMut::bshd(&mut k, problem.shape_cache())?,
 //!         TensorMut::bshd(&mut v, problem.shape_cache())?,
 //!     )
-//!     .q_out(TensorMut::bshd(&mut q, problem.shape_q())?) // in place: there is no q beside it
+//!     .q_out(TensorMut::bshd(&mut q, problem.shape_q())?) // in place: no separate q
 //!     .seqused_out(&mut seqused_out),
 //! )?;
 //! assert_eq!(seqused_out, [4, 2]);
@@ -68,24 +68,23 @@ use crate::validate::rotary::{append_sizes, check_append};
 /// ```
 ///
 /// - `turn` is that of [`RotaryTable::rotate`](crate::rotary::RotaryTable::rotate): in f32, rounded once; elements from rotary_dim on are copied.
-///   Without [`AppendBuilder::rotary`](crate::problem::append::AppendBuilder::rotary) k is copied, too. Copies are bit for bit.
+///   Without [`AppendBuilder::rotary`](crate::problem::append::AppendBuilder::rotary) k is copied as well. Copies are bit for bit.
 /// - No other row of the cache is read or written: it may be NaN.
-/// - New rows are padded, or packed with [`AppendInputs::cu_seqlens_new`]. Packed rows of no sequence are not read, and their q_out is not
-///   written.
-/// - Every tensor has any strides whose last dimension is contiguous; rows of outputs do not overlap. q_out is q, of the same memory and
-///   layout, or lies apart from it; seqused_out lies apart from seqused_k. An error says so of memory that overlaps otherwise. No other
+/// - New rows are padded, or packed with [`AppendInputs::cu_seqlens_new`]. Packed rows outside every sequence are not read, and their q_out is not written.
+/// - Every tensor has any strides whose last dimension is contiguous; rows of outputs do not overlap. q_out has either the memory and layout of q,
+///   or does not overlap it. seqused_out does not overlap seqused_k. Any other overlap is an error. No other
 ///   output may share elements with another argument; they may lie in one allocation, as packed q, k, v do.
-/// - Equal inputs give equal bits, on every backend; but which NaN comes of a NaN that is rotated is not said.
+/// - Equal inputs give equal bits, on every backend, except for the payload of a NaN that was rotated.
 ///
-/// Lengths on the host are checked by every call, and contradictions are errors. Those in a device's memory are not looked at by the host. There
-/// a new row whose `seqused_k[b] + i` is negative, at least seqlen_cache or, with rotary position embedding, at least n_positions is dropped:
-/// neither cache is written; the other rows are. A query whose position is negative or at least n_positions is not written. `seqused_out` is cut to
-/// what there is room for, so that attention over it stays inside the cache. A packed row belongs to the last sequence that begins at it or before it; where `cu_seqlens_new`
-/// does not ascend, rows may belong to none. Nothing outside of the tensors is ever read or written.
+/// Every call checks lengths on the host; contradictions are errors. The host does not look at lengths in a device's memory. There a new row whose
+/// `seqused_k[b] + i` is negative, at least seqlen_cache or, with rotary position embedding, at least n_positions is dropped:
+/// neither cache is written; the other rows are. A query whose position is negative or at least n_positions is not written. `seqused_out` is limited
+/// to the room in the cache, so that attention stays inside it. A packed row belongs to the last sequence that begins at or before it. If
+/// `cu_seqlens_new` does not ascend, rows may belong to no sequence. Nothing outside the tensors is ever read or written.
 ///
-/// GPUs append rows of up to 256 columns, a multiple of 8 of bf16 and f16, of 4 of f32, in tensors that begin at multiples of 16 bytes and whose
-/// strides are such multiples. Any even rotary_dim is taken; with [`Pairs::Halves`](crate::rotary::Pairs::Halves) multiples of 16 are
-/// faster, of f32 those of 8, with [`Pairs::Interleaved`](crate::rotary::Pairs::Interleaved) those of 8. The CPU appends any head_dim up to 576.
+/// GPUs append rows of up to 256 columns: a multiple of 8 for bf16 and f16, of 4 for f32. Tensors begin at multiples of 16 bytes, and strides are
+/// such multiples. Any even rotary_dim is taken; with [`Pairs::Halves`](crate::rotary::Pairs::Halves) multiples of 16 are faster (f32: multiples of
+/// 8), with [`Pairs::Interleaved`](crate::rotary::Pairs::Interleaved) those of 8. The CPU appends any head_dim up to 576.
 #[derive(Clone, Debug)]
 pub struct Append {
     device: Device,
@@ -106,7 +105,7 @@ impl Append {
         })
     }
 
-    /// What is appended.
+    /// The problem.
     pub fn problem(&self) -> &AppendProblem {
         &self.problem
     }
@@ -116,18 +115,18 @@ impl Append {
         &self.device
     }
 
-    /// Appends the new rows, and turns the queries. Returns when they are there; on a GPU it takes tensors of the host, which are copied there
-    /// and back, and of the device.
+    /// Appends the new rows and rotates the queries. Returns when they are written. On a GPU it takes tensors in device memory, and tensors on the
+    /// host, which it copies there and back.
     ///
     /// # Errors
-    /// [`ProblemError`](crate::error::ProblemError), [`PlanError`](crate::error::PlanError): an argument does not fit, or a length that lies on the
-    /// host contradicts another; nothing was touched.
+    /// [`ProblemError`](crate::error::ProblemError), [`PlanError`](crate::error::PlanError): an argument does not fit, or a length on the host
+    /// contradicts another. Nothing was written.
     pub fn run(&self, inputs: &AppendInputs, outputs: &mut AppendOutputs) -> Result<Done, Error> {
         self.compute(&mut Operands::append(inputs, outputs))
     }
 
-    /// Prepares an append to caches of these layouts in the device's memory: to be enqueued on a [`Queue`](crate::Queue), without waiting. Only
-    /// on a GPU. Every call gives q beside q_out, unless [`Layouts::without`] names [`Q`](crate::error::Argument::Q): then q_out is rotated in
+    /// Prepares an append to caches of these layouts in device memory, to be enqueued on a [`Queue`](crate::Queue) without waiting. Only on a GPU.
+    /// Every call gives q and q_out, unless [`Layouts::without`] names [`Q`](crate::error::Argument::Q): then q_out is rotated in
     /// place. Calls give seqused_out if [`Layouts::giving`] names [`SeqUsedOut`](crate::error::Argument::SeqUsedOut).
     pub fn prepare(&self, layouts: &Layouts) -> Result<PreparedAppend, Error> {
         Ok(PreparedAppend::new(self.call().prepare(layouts)?))

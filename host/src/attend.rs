@@ -1,4 +1,4 @@
-//! The first call: [`attend()`], attention as one writes it on paper. It allocates what it returns, and is a few lines over [`Attention`].
+//! The first call: [`attend()`], attention as one writes it on paper. It allocates its results, and is a thin layer over [`Attention`].
 
 use std::marker::PhantomData;
 
@@ -15,11 +15,11 @@ use crate::tensor::{Layout, ReadTensor};
 
 /// o = softmax(q·kᵀ · softmax_scale, masked) · v, and its gradients.
 ///
-/// Each tensor is its data and its shape, `[batch, seqlen, heads, head_dim]`, or `[seqlen, heads, head_dim]` for a batch of one. Data are a slice, a
-/// `Vec` or an array of `half::bf16`, `half::f16` or `f32`, or a [`DeviceBuffer`](crate::backend::cuda::memory::DeviceBuffer) of a GPU, and results lie where q does. In place of a
-/// shape there may be any [`Layout`].
+/// Each tensor is a pair of data and shape, `[batch, seqlen, heads, head_dim]`, or `[seqlen, heads, head_dim]` for a batch of one. Data are a slice,
+/// a `Vec` or an array of `half::bf16`, `half::f16` or `f32`, or a [`DeviceBuffer`](crate::backend::cuda::memory::DeviceBuffer) on a GPU. Results
+/// are in the same memory as q. Any [`Layout`] can stand in place of a shape.
 ///
-/// The call says what it differs in from full attention, then where it runs:
+/// The call states what differs from full attention, then where it runs:
 ///
 /// ```
 /// use ferroflash::{Device, attend};
@@ -38,7 +38,7 @@ use crate::tensor::{Layout, ReadTensor};
 /// # Ok::<(), ferroflash::Error>(())
 /// ```
 ///
-/// A call that is made often on a GPU is prepared once: [`Attention::prepare_forward`].
+/// Prepare a call once if you make it often on a GPU: [`Attention::prepare_forward`].
 pub fn attend<'a, Q, K, V>(
     q: (Q, impl Shape),
     k: (K, impl Shape),
@@ -84,12 +84,12 @@ impl<'a, T: Element, P: Place> Call<'a, T, P> {
         }
     }
 
-    /// A query sees the keys up to its own place; the last query stands at the last key ([`Mask::Causal`]).
+    /// A query sees the keys up to its own position; the last query is at the position of the last key ([`Mask::Causal`]).
     pub fn causal(self) -> Self {
         self.mask(Mask::Causal)
     }
 
-    /// A query sees so many keys to its left and to its right, and its own ([`Mask::Window`]).
+    /// A query sees its own key, `left` keys before it and `right` keys after it ([`Mask::Window`]).
     pub fn window(self, left: impl Into<Option<usize>>, right: impl Into<Option<usize>>) -> Self {
         self.mask(Mask::Window {
             left: left.into(),
@@ -102,7 +102,7 @@ impl<'a, T: Element, P: Place> Call<'a, T, P> {
         self.problem(|problem| problem.mask(mask))
     }
 
-    /// Which keys a query sees: a closure decides by the score's place. Together with [`Call::mask`], the keys that both show.
+    /// Which keys a query sees: a closure decides by the position of the score. With [`Call::mask`] as well, a query sees the keys that both show.
     ///
     /// ```
     /// # use ferroflash::{Device, attend};
@@ -116,7 +116,7 @@ impl<'a, T: Element, P: Place> Call<'a, T, P> {
         self.and_then(|problem, inputs| Ok((problem.mask_expression(Mask::new(f)?), inputs)))
     }
 
-    /// Replaces each score, q · k times softmax_scale: a closure computes the new one from it and its place.
+    /// Replaces each score, q · k times softmax_scale: a closure computes the new score from it and its position.
     ///
     /// ```
     /// # use ferroflash::{Device, attend};
@@ -157,12 +157,12 @@ impl<'a, T: Element, P: Place> Call<'a, T, P> {
         self.problem(|problem| problem.order(Order::Fastest))
     }
 
-    /// Whatever else a problem may have.
+    /// Any other setting of the problem.
     pub fn problem(self, f: impl FnOnce(ProblemBuilder) -> ProblemBuilder) -> Self {
         self.and_then(|problem, inputs| Ok((f(problem), inputs)))
     }
 
-    /// Whatever else a call may be given: sinks, lengths, a block mask.
+    /// Any other input: sinks, lengths, a block mask.
     pub fn inputs(self, f: impl FnOnce(Inputs<'a>) -> Inputs<'a>) -> Self {
         self.and_then(|problem, inputs| Ok((problem, f(inputs))))
     }
@@ -177,7 +177,7 @@ impl<'a, T: Element, P: Place> Call<'a, T, P> {
         }
     }
 
-    /// Runs the forward pass and waits for it. Tensors of the host are copied to a GPU and back.
+    /// Runs the forward pass and waits for it. If the device is a GPU, tensors on the host are copied there and back.
     pub fn forward(self, device: &Device) -> Result<Attended<'a, T, P>, Error> {
         let (problem, inputs) = self.posed?;
         let problem = problem.build()?;
@@ -198,7 +198,7 @@ impl<'a, T: Element, P: Place> Call<'a, T, P> {
     }
 }
 
-/// What [`Call::forward`] gives.
+/// The results of [`Call::forward`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Attended<'a, T: Element, P: Place> {
@@ -214,7 +214,7 @@ pub struct Attended<'a, T: Element, P: Place> {
 }
 
 impl<T: Element, P: Place> Attended<'_, T, P> {
-    /// The problem that the call posed, and the device that it ran on: from here on the calls of [`Attention`] take over.
+    /// The problem of the call and the device it ran on, for further calls of [`Attention`].
     pub fn attention(&self) -> &Attention {
         &self.attention
     }
@@ -244,15 +244,15 @@ impl<T: Element, P: Place> Attended<'_, T, P> {
     }
 }
 
-/// What [`Attended::backward`] gives: gradients, each contiguous and of the shape of its tensor.
+/// The results of [`Attended::backward`]: gradients, each contiguous and of the shape of its tensor.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Differentiated<T: Element, P: Place> {
-    /// Of the queries.
+    /// Gradient of the queries.
     pub d_q: P::Buffer<T>,
-    /// Of the keys.
+    /// Gradient of the keys.
     pub d_k: P::Buffer<T>,
-    /// Of the values.
+    /// Gradient of the values.
     pub d_v: P::Buffer<T>,
     /// What ran, and why.
     pub ran: Ran,

@@ -1,4 +1,4 @@
-//! The calls: [`Attention::forward`], [`Attention::backward`], and what would run them. The first file to read.
+//! The calls: [`Attention::forward`], [`Attention::backward`], and the plans behind them. The first file to read.
 
 use std::fmt;
 
@@ -22,11 +22,10 @@ use crate::validate::{self, Checked, Pass};
 
 /// A problem on a device.
 ///
-/// The calls here return when the result is there. On a GPU they take host tensors (copied there and back) as well as
-/// tensors of its memory; to enqueue work without waiting for it, see [`Attention::prepare_forward`]. There they allocate,
-/// free and wait for all work of the device. While any thread captures a stream of the device into a graph, the driver may
-/// refuse that ([`DriverError::Capture`](crate::error::DriverError::Capture)) and spoil the capture: capture prepared calls, and make no call of this
-/// kind meanwhile.
+/// These calls return when the result is ready. On a GPU they take tensors in device memory, and tensors on the host, which they copy there and
+/// back. On a GPU they allocate, free and wait for all work of the device; to enqueue work without waiting, see [`Attention::prepare_forward`].
+/// While a thread captures a stream of the device into a graph, the driver may refuse such calls
+/// ([`DriverError::Capture`](crate::error::DriverError::Capture)), and they may invalidate the capture: capture prepared calls instead.
 #[derive(Clone, Debug)]
 pub struct Attention {
     device: Device,
@@ -45,27 +44,27 @@ pub struct Ran {
     pub algorithm: Algorithm,
     /// The kernels, in launch order; empty on the CPU.
     pub kernels: Vec<SpecialisedKernel>,
-    /// Bytes of memory used beside inputs and outputs.
+    /// Bytes of memory used in addition to inputs and outputs.
     pub extra_bytes: u64,
-    /// Bytes that holding the scores and the weights would take.
+    /// Bytes that the full matrices of scores and weights would take.
     pub standard_bytes: u64,
-    /// What became of every algorithm.
+    /// For every algorithm, whether it was chosen or why not.
     pub candidates: Vec<Candidate>,
 }
 
 /// What would run a pass, and why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
-    /// The device, in words.
+    /// Description of the device.
     pub device: String,
     /// Why this device.
     pub why_device: String,
-    /// The plan, or every candidate with the reason why it cannot serve.
+    /// The plan, or every candidate with the reason why it cannot run this call.
     pub plan: Result<Plan, PlanError>,
 }
 
 impl Attention {
-    /// A problem on a device; an error says which size makes no sense.
+    /// A problem on a device. The error names the size that is invalid.
     pub fn new(device: &Device, problem: Problem) -> Result<Attention, Error> {
         validate::sizes(&problem)?;
         Ok(Attention {
@@ -75,7 +74,7 @@ impl Attention {
         })
     }
 
-    /// The same with an algorithm chosen by name: where it cannot serve, calls give an error instead of another one.
+    /// The same with an algorithm chosen by name. If it cannot run a call, the call is an error; no other algorithm is taken.
     pub fn with_algorithm(self, algorithm: Algorithm) -> Attention {
         Attention {
             algorithm: Some(algorithm),
@@ -83,7 +82,7 @@ impl Attention {
         }
     }
 
-    /// The same for calls that give these, too.
+    /// The same for calls with these optional arguments.
     pub(crate) fn giving(&self, arguments: ArgumentSet) -> Attention {
         Attention {
             problem: self.problem.with_given(arguments),
@@ -106,7 +105,7 @@ impl Attention {
         &self.device
     }
 
-    /// o = softmax(q·kᵀ · softmax_scale, masked) · v, and lse; the weights too, where [`Outputs::weights`] asks for them.
+    /// o = softmax(q·kᵀ · softmax_scale, masked) · v, and lse, and the weights if [`Outputs::weights`] asks for them.
     pub fn forward(&self, inputs: &Inputs, outputs: &mut Outputs) -> Result<Ran, Error> {
         let pass = match outputs.weights {
             None => Pass::Forward,
@@ -115,8 +114,7 @@ impl Attention {
         self.run(pass, &mut Operands::forward(inputs, outputs))
     }
 
-    /// Gradients of q, k and v from that of o and, where the loss depends on it, that of lse, with the probabilities worked
-    /// out again.
+    /// Gradients of q, k and v from that of o and, if the loss depends on lse, that of lse. The probabilities are recomputed.
     pub fn backward(
         &self,
         inputs: &Inputs,
@@ -128,7 +126,7 @@ impl Attention {
         self.run(Pass::Backward, &mut operands)
     }
 
-    /// Runs a pass; returns when the results are there.
+    /// Runs a pass; returns when the results are ready.
     pub(crate) fn run(&self, pass: Pass, operands: &mut Operands) -> Result<Ran, Error> {
         let problem = &self.problem.with_given(operands.which());
         validate::bind(problem, operands)?;
@@ -148,10 +146,9 @@ impl Attention {
         Ok(ran)
     }
 
-    /// Whether the lengths of the sequences fit each other and the problem. A call checks lengths that lie on the host. It does not
-    /// look at those in a device's memory, and what it computes from lengths that do not fit means nothing; this copies them to
-    /// the host and checks them there. Waits for all work of the device,
-    /// so not during a capture.
+    /// Checks whether the lengths of the sequences fit each other and the problem. A call checks only lengths on the host. It does not look at
+    /// lengths in device memory, and its results are meaningless if they do not fit; this function copies them to the host and checks them there. It
+    /// waits for all work of the device, so do not call it during a capture.
     pub fn check_lengths(&self, inputs: &Inputs) -> Result<(), Error> {
         let operands = Operands::inputs(inputs);
         let described = operands.describe();
@@ -196,8 +193,7 @@ impl Attention {
         }
     }
 
-    /// Prepares a forward pass for tensors of these layouts in the device's memory: to be enqueued on a
-    /// [`Queue`](crate::Queue), without waiting. Only on a GPU.
+    /// Prepares a forward pass for tensors of these layouts in device memory, to be enqueued on a [`Queue`](crate::Queue) without waiting. Only on a GPU.
     pub fn prepare_forward(&self, layouts: &Layouts) -> Result<PreparedForward, Error> {
         Ok(PreparedForward::new(self.prepare(Pass::Forward, layouts)?))
     }
@@ -219,7 +215,7 @@ impl Attention {
         Ok(Prepared::new(device, *checked.arguments(), plan)?)
     }
 
-    /// What would run a pass on contiguous tensors, and what became of every other candidate.
+    /// What would run a pass on contiguous tensors, and why every other candidate would not.
     pub fn explain(&self, pass: Pass) -> Result<Explanation, Error> {
         let checked = validate::without_tensors(&self.problem, pass, self.device.location())?;
         Ok(Explanation {
@@ -234,8 +230,7 @@ impl Attention {
         })
     }
 
-    /// Plans a call: with its arguments as they lie, and for a GPU that is given those of the host once more as they will lie in
-    /// its memory.
+    /// Plans a call with its arguments as they are. If a GPU is given arguments on the host, plans once more with them as they will be in its memory.
     fn plan(&self, pass: Pass, arguments: Arguments) -> Result<Plan, Error> {
         let checked = validate::check(&self.problem, pass, arguments)?;
         let (given, needed) = (checked.location(), self.device.location());

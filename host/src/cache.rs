@@ -1,4 +1,4 @@
-//! Prepared calls that are kept: for callers that see shapes for the first time at each call.
+//! A cache of prepared calls, for callers that learn the shapes only at each call.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -19,10 +19,10 @@ use crate::problem::rotate::RotateProblem;
 use crate::rotary::Direction;
 use crate::rotate::Rotate;
 
-/// The calls that were prepared last, by problem, layouts, algorithm and device: a call that is there already costs a look-up.
+/// The most recent prepared calls, by problem, layouts, algorithm and device. A call that is in the cache costs a look-up.
 ///
-/// A binding to a framework has shapes at each call and no place where it could prepare ahead; it keeps one of these. Threads may share
-/// it. What it holds stays prepared, with its kernels loaded and its device open, until newer calls take its place.
+/// A binding to a framework learns shapes at each call and cannot prepare ahead, so it keeps such a cache. Threads may share it. A call in it stays
+/// prepared, with its kernels loaded and its device open, until newer calls replace it.
 ///
 /// ```no_run
 /// use ferroflash::prepared::Layouts;
@@ -45,7 +45,7 @@ pub struct PlanCache {
     rotate: Kept<(RotateProblem, Direction), PreparedRotate>,
 }
 
-/// What a pass of attention computes, and by which algorithm, where one was asked for.
+/// What a pass of attention computes, and by which algorithm, if one was asked for.
 type OfAttention = (Problem, Option<Algorithm>);
 
 /// Calls of one kind, by problems `P`.
@@ -54,14 +54,14 @@ type Kept<P, T> = Mutex<LruCache<Key<P>, Arc<T>>>;
 /// All that a prepared call depends on.
 #[derive(Clone, PartialEq, Eq)]
 struct Key<P> {
-    /// The address of the open device: a call that is kept keeps it open, so no other comes to lie there.
+    /// The address of the open device. A call in the cache keeps the device open, so no other device gets this address.
     device: usize,
     limits: Arc<DeviceInfo>,
     problem: P,
     layouts: Layouts,
 }
 
-/// Without the limits: those of one device differ in tests alone, and are many words.
+/// Without the limits: those of one device differ only in tests, and they are long.
 impl<P: Hash> Hash for Key<P> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let Key {
@@ -95,7 +95,7 @@ impl Key<OfAttention> {
 }
 
 impl PlanCache {
-    /// For this many calls of each kind, at least one.
+    /// A cache for this many calls of each kind, at least one.
     pub fn new(capacity: usize) -> PlanCache {
         let capacity = NonZeroUsize::new(capacity).unwrap_or(NonZeroUsize::MIN);
         PlanCache {
@@ -106,7 +106,7 @@ impl PlanCache {
         }
     }
 
-    /// [`Attention::prepare_forward`], or what it gave the last time.
+    /// [`Attention::prepare_forward`], or its result from the cache.
     pub fn forward(
         &self,
         attention: &Attention,
@@ -116,7 +116,7 @@ impl PlanCache {
         kept(&self.forward, key, || attention.prepare_forward(layouts))
     }
 
-    /// [`Attention::prepare_backward`], or what it gave the last time.
+    /// [`Attention::prepare_backward`], or its result from the cache.
     pub fn backward(
         &self,
         attention: &Attention,
@@ -126,13 +126,13 @@ impl PlanCache {
         kept(&self.backward, key, || attention.prepare_backward(layouts))
     }
 
-    /// [`Append::prepare`], or what it gave the last time.
+    /// [`Append::prepare`], or its result from the cache.
     pub fn append(&self, append: &Append, layouts: &Layouts) -> Result<Arc<PreparedAppend>, Error> {
         let key = Key::new(append.device(), *append.problem(), layouts);
         kept(&self.append, key, || append.prepare(layouts))
     }
 
-    /// [`Rotate::prepare`], or what it gave the last time.
+    /// [`Rotate::prepare`], or its result from the cache.
     pub fn rotate(
         &self,
         rotate: &Rotate,
@@ -143,18 +143,18 @@ impl PlanCache {
         kept(&self.rotate, key, || rotate.prepare(direction, layouts))
     }
 
-    /// How many calls it holds, of all kinds.
+    /// The number of calls in the cache, of all kinds.
     pub fn len(&self) -> usize {
         let passes = lock(&self.forward).len() + lock(&self.backward).len();
         passes + lock(&self.append).len() + lock(&self.rotate).len()
     }
 
-    /// Whether it holds none.
+    /// Whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Lets go of all.
+    /// Removes all calls.
     pub fn clear(&self) {
         lock(&self.forward).clear();
         lock(&self.backward).clear();

@@ -1,4 +1,4 @@
-//! Where attention runs: chosen by name, or the best there is with the reason why.
+//! The device that attention runs on: chosen by name, or the best one available, with the reason.
 
 use std::fmt;
 use std::path::Path;
@@ -32,12 +32,11 @@ pub(crate) enum Kind {
 /// Why a device that was asked for by name is used.
 const ASKED: &str = "asked for by name";
 
-/// Why a device is used that was there already.
+/// Why a device is used that was already open.
 const GIVEN: &str = "the caller's own device";
 
 impl Device {
-    /// The CUDA device 0 where there are a driver, a device and kernels; else the CPU. [`Device::why`] says which and
-    /// why.
+    /// CUDA device 0 if there are a driver, a device and kernels; else the CPU. [`Device::why`] says which and why.
     pub fn best() -> Device {
         match Device::cuda(0) {
             Ok(device) => Device {
@@ -56,8 +55,7 @@ impl Device {
         Device::around(CudaDevice::open(ordinal)?, ASKED)
     }
 
-    /// A CUDA device that is open: one that was reached through the context of another library
-    /// ([`CudaDevice::from_context`]), say.
+    /// A CUDA device that is already open, such as one from the context of another library ([`CudaDevice::from_context`]).
     pub fn from_cuda(device: Arc<CudaDevice>) -> Result<Device, Error> {
         Device::around(device, GIVEN)
     }
@@ -79,8 +77,8 @@ impl Device {
         }
     }
 
-    /// The same device, which keeps compiled kernels in a folder: see [`CudaDevice::keep_kernels_in`]. A device that is no GPU has nothing to compile and
-    /// leaves the folder alone.
+    /// The same device, which keeps compiled kernels in a folder: see [`CudaDevice::keep_kernels_in`]. A device that is not a GPU has nothing to
+    /// compile and ignores the folder.
     pub fn with_kernel_cache(self, folder: impl AsRef<Path>) -> Result<Device, Error> {
         if let Kind::Cuda(device) = &self.kind {
             device.keep_kernels_in(folder)?;
@@ -88,8 +86,8 @@ impl Device {
         Ok(self)
     }
 
-    /// The same device, which keeps compiled kernels in a folder and has them compiled by this `ptxas`: see [`CudaDevice::keep_kernels_by`]. A device that is no GPU
-    /// leaves both alone.
+    /// The same device, which keeps compiled kernels in a folder and has them compiled by this `ptxas`: see [`CudaDevice::keep_kernels_by`]. A
+    /// device that is not a GPU ignores both.
     pub fn with_kernel_cache_by(
         self,
         ptxas: Ptxas,
@@ -121,8 +119,7 @@ impl Device {
         }
     }
 
-    /// The same device, on which calls are planned as for one with these limits: for tests of kernels that it would not
-    /// prefer. What it cannot launch, the driver refuses.
+    /// The same device, with calls planned for these limits: for tests of kernels that plans would not choose on it. The driver refuses what it cannot launch.
     #[must_use]
     pub fn planned_as(self, limits: DeviceInfo) -> Device {
         let name = format!("{}, planned as {}", self.info.name, limits.name);
@@ -152,12 +149,12 @@ impl Device {
         &self.info
     }
 
-    /// The same, to be kept.
+    /// The same, shared.
     pub(crate) fn shared_info(&self) -> Arc<DeviceInfo> {
         Arc::clone(&self.info)
     }
 
-    /// The CUDA device behind it, if it is one: for streams, events and buffers.
+    /// The CUDA device, if it is one: for streams, events and buffers.
     pub fn as_cuda(&self) -> Option<&Arc<CudaDevice>> {
         match &self.kind {
             Kind::Cuda(device) => Some(device),
@@ -165,7 +162,7 @@ impl Device {
         }
     }
 
-    /// In whose memory its kernels work.
+    /// The memory in which its kernels work.
     pub fn location(&self) -> Location {
         match &self.kind {
             Kind::Cuda(device) => Location::Cuda(device.ordinal()),
@@ -173,7 +170,7 @@ impl Device {
         }
     }
 
-    /// Whether calls check lengths that lie on the host.
+    /// Whether calls check lengths on the host.
     pub(crate) fn checks_lengths(&self) -> bool {
         match &self.kind {
             #[cfg(feature = "emulator")]

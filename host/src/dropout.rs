@@ -5,13 +5,13 @@ use crate::problem::Problem;
 use crate::problem::philox::Dropper;
 use crate::validate::sizes;
 
-/// Which weights of a problem are kept by this seed and offset: `[batch, heads_q, seqlen_q, seqlen_k]`, the last index fastest. All, where the problem
-/// drops none. What the mask hides counts as well; where sequences have lengths of their own, each has the first rows and columns of its entry.
+/// Which weights of a problem this seed and offset keep: `[batch, heads_q, seqlen_q, seqlen_k]`, the last index fastest. All of them, if the problem
+/// has no dropout. Masked weights are included. If sequences have different lengths, each has the first rows and columns of its entry.
 ///
-/// It takes a byte for every weight: for tests, and for looking at small problems.
+/// The result has a byte for every weight: for tests, and for small problems.
 ///
 /// # Errors
-/// [`ProblemError`], if the sizes make no sense, or so many bytes do not fit the address space.
+/// [`ProblemError`], if a size is invalid, or the result does not fit the address space.
 pub fn dropout_mask(problem: &Problem, seed: u64, offset: u64) -> Result<Vec<bool>, ProblemError> {
     sizes(problem)?;
     let heads = problem.batch() * problem.heads_q();

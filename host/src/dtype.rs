@@ -58,7 +58,7 @@ pub enum ScalarType {
     Float(Dtype),
     /// Keys and values in 8 bits: the floating-point format e4m3, `float8::F8E4M3`.
     E4m3,
-    /// Lengths: 32-bit integers with a sign.
+    /// Lengths: signed 32-bit integers.
     I32,
     /// The map of a block mask: bytes.
     U8,
@@ -67,7 +67,7 @@ pub enum ScalarType {
 }
 
 impl ScalarType {
-    /// Statistics, whatever the problem's type is.
+    /// Statistics, for any type of the problem.
     pub const F32: ScalarType = ScalarType::Float(Dtype::F32);
 
     /// Bytes of one number.
@@ -111,7 +111,7 @@ impl fmt::Display for ScalarType {
     }
 }
 
-/// A Rust type that memory of a call may hold: an [`Element`], `float8::F8E4M3`, `i32`, `u8` or `u64`.
+/// A Rust type of any argument of a call: an [`Element`], `float8::F8E4M3`, `i32`, `u8` or `u64`.
 pub trait Scalar:
     Copy + Default + Send + Sync + fmt::Debug + PartialEq + sealed::Sealed + 'static
 {
@@ -119,7 +119,7 @@ pub trait Scalar:
     const TYPE: ScalarType;
 }
 
-/// A Rust type that all tensors of a call may hold: `half::bf16`, `half::f16` or `f32`.
+/// A Rust type of the tensors of a call: `half::bf16`, `half::f16` or `f32`.
 pub trait Element: Scalar + sealed::Convert {
     /// Its [`Dtype`].
     const DTYPE: Dtype;

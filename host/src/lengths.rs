@@ -1,9 +1,9 @@
-//! Sequences of different lengths: where each one's rows lie in the tensors.
+//! Sequences of different lengths: which rows of the tensors belong to each.
 //!
 //! The rows of q, or of k and v, are padded (`[batch, seqlen, heads, head_dim]`, a batch entry for each sequence) or packed
-//! (`[total, heads, head_dim]`, one sequence behind the other, `cu_seqlens` says where each begins and the last one ends). Of
-//! either, `seqused` may say how many of its rows a sequence uses, and `leftpad` at which of these it begins. Rows of no sequence
-//! are not read; results there are o = 0, lse = −∞ and gradients of 0.
+//! (`[total, heads, head_dim]`, one sequence after the other; `cu_seqlens` has the first row of each, and the end of the last). For either,
+//! `seqused` may give how many of its rows a sequence uses, and `leftpad` the first of these. Rows outside every sequence are not read; their
+//! results are o = 0, lse = −∞ and gradients of 0.
 
 pub(crate) mod new_rows;
 
@@ -16,11 +16,11 @@ use crate::problem::{Pages, Problem};
 /// The rows of one sequence, of q or of k and v.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// Of which batch entry of the tensor they are; 0 of a packed one.
+    /// Their batch entry in the tensor; 0 if it is packed.
     pub(crate) batch_idx: usize,
-    /// The first.
+    /// The first row.
     pub(crate) first: usize,
-    /// How many.
+    /// The number of rows.
     pub(crate) len: usize,
 }
 
@@ -31,7 +31,7 @@ pub(crate) enum Side {
     Keys,
 }
 
-/// The vectors that say where the sequences of a side lie.
+/// The vectors that give the places of a side's sequences.
 struct Vectors {
     cu_seqlens: Argument,
     seqused: Argument,
@@ -56,7 +56,7 @@ impl Side {
         }
     }
 
-    /// The most rows of a sequence, and the rows of all, where they are packed.
+    /// The most rows of a sequence and, if they are packed, the rows of all.
     fn rows(self, problem: &Problem) -> (usize, Option<usize>) {
         match self {
             Side::Queries => (problem.seqlen_q(), problem.total_q()),
@@ -64,8 +64,8 @@ impl Side {
         }
     }
 
-    /// The rows of every sequence, in their order; an error says which length contradicts which. `vector` gives the numbers of
-    /// an argument, as many as the problem needs, where it was given.
+    /// The rows of every sequence, in their order; an error says which length contradicts which. `vector` returns the numbers of an argument, as
+    /// many as the problem needs, if it was given.
     pub(crate) fn spans<'a>(
         self,
         problem: &Problem,
@@ -129,7 +129,7 @@ pub(crate) fn check<'a>(
     Ok(())
 }
 
-/// The table of pages of a problem whose keys and values lie in pages.
+/// The page table of a problem whose keys and values are in pages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Paged<'a> {
     table: &'a [i32],
@@ -138,7 +138,7 @@ pub(crate) struct Paged<'a> {
 }
 
 impl<'a> Paged<'a> {
-    /// Of this problem; `None` where there are no pages.
+    /// The table of this problem; `None` if it has no pages.
     pub(crate) fn of(
         problem: &Problem,
         vector: impl Fn(Argument) -> Option<&'a [i32]>,
@@ -147,7 +147,7 @@ impl<'a> Paged<'a> {
         Paged::new(problem.pages(), sizes, vector)
     }
 
-    /// Of sequences of at most so many rows, whose table has so many entries.
+    /// The table of sequences of at most `rows` rows, with `entries` entries.
     fn new(
         pages: Option<Pages>,
         (seqlen, needed): (usize, u64),
@@ -174,7 +174,7 @@ impl<'a> Paged<'a> {
         }))
     }
 
-    /// Of one sequence whose pages are copies, `table`: each entry its own place.
+    /// The table of one sequence whose pages were copied by `table`: each entry is its own index.
     pub(crate) fn of_copies(table: &'a [i32], page_size: usize) -> Paged<'a> {
         Paged {
             table,
@@ -193,7 +193,7 @@ impl<'a> Paged<'a> {
         &self.table[sequence * self.columns..][..self.columns]
     }
 
-    /// Refuses pages, of some rows of a sequence, that the pool does not have.
+    /// Refuses pages of these rows that the pool does not have.
     fn check(&self, sequence: usize, rows: Range<usize>) -> Result<(), ProblemError> {
         let n_pages = self.pages.n_pages();
         let slots = match rows.is_empty() {
@@ -230,7 +230,7 @@ fn room(
     Ok(start..end)
 }
 
-/// Of which sequence a length is.
+/// The sequence of a length.
 #[derive(Clone, Copy)]
 struct LengthOf {
     argument: Argument,
@@ -238,7 +238,7 @@ struct LengthOf {
 }
 
 impl LengthOf {
-    /// A number of a vector, if it is one of these.
+    /// An element of a vector.
     fn within(
         self,
         vector: &[i32],

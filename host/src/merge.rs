@@ -6,7 +6,7 @@
 //!
 //! - for prefixes that several sequences share: attention to the prefix for all queries at once, then to each sequence's own keys;
 //! - for cascades of caches, level by level;
-//! - for ring attention (Liu et al. 2023): each device sends its keys on, and merges what they give.
+//! - for ring attention (Liu et al. 2023): each device passes its keys on, and merges the partial results.
 //!
 //! ```
 //! use ferroflash::{Attention, Device, Dtype, Inputs, Merge, MergeInputs, MergeProblem, Outputs, Problem, Tensor, TensorMut};
@@ -63,14 +63,14 @@ use crate::validate::merge::{check_merge, merge_sizes};
 /// ```
 ///
 /// - Logarithms are natural, as those that [`Attention::forward`](crate::Attention::forward) gives. Sums are f32.
-/// - A part whose lse is −∞ saw no key. It weighs nothing, and its o is not read: it may be NaN. Where both saw none, o is 0 and lse −∞.
-/// - Where one part has all the weight, o is that part's, bit for bit.
+/// - A part whose lse is −∞ saw no key. Its weight is 0, and its o is not read: it may be NaN. If both saw none, o is 0 and lse −∞.
+/// - If one part has all the weight, o is that part's, bit for bit.
 /// - Equal inputs give equal bits, whichever part comes first.
 ///
-/// GPUs merge rows of up to 256 columns, a multiple of 8 of bf16 and f16, of 4 of f32, in tensors that begin at multiples of 16 bytes and whose
-/// strides are such multiples. The CPU merges any head_dim up to 576.
+/// GPUs merge rows of up to 256 columns: a multiple of 8 for bf16 and f16, of 4 for f32. Tensors begin at multiples of 16 bytes, and strides are
+/// such multiples. The CPU merges any head_dim up to 576.
 ///
-/// There is no backward pass of a merge.
+/// A merge has no backward pass.
 #[derive(Clone, Debug)]
 pub struct Merge {
     device: Device,
@@ -78,7 +78,7 @@ pub struct Merge {
 }
 
 impl Merge {
-    /// Merges of this shape and type; an error says which size makes no sense.
+    /// Merges of this shape and type. The error names the size that is invalid.
     pub fn new(device: &Device, problem: MergeProblem) -> Result<Merge, Error> {
         merge_sizes(&problem)?;
         Ok(Merge {
@@ -87,7 +87,7 @@ impl Merge {
         })
     }
 
-    /// What is merged.
+    /// The problem.
     pub fn problem(&self) -> &MergeProblem {
         &self.problem
     }
@@ -97,18 +97,17 @@ impl Merge {
         &self.device
     }
 
-    /// o and lse over the keys of both parts. Returns when they are there; on a GPU it takes tensors of the host and of the device, as
+    /// Computes o and lse over the keys of both parts. Returns when they are written. On a GPU it takes tensors on the host and in device memory, as
     /// [`Attention`](crate::Attention)'s calls do.
     ///
     /// [`Outputs::without_lse`] leaves lse out; [`Outputs::weights`] is refused. An error of
-    /// [`ProblemError`](crate::error::ProblemError) or [`PlanError`](crate::error::PlanError) says which argument does not fit; then nothing
-    /// was touched.
+    /// [`ProblemError`](crate::error::ProblemError) or [`PlanError`](crate::error::PlanError) says which argument does not fit; then nothing was written.
     pub fn run(&self, inputs: &MergeInputs, outputs: &mut Outputs) -> Result<Done, Error> {
         self.compute(&mut Operands::merge(inputs, outputs))
     }
 
-    /// Prepares a merge of tensors of these layouts in the device's memory: to be enqueued on a [`Queue`](crate::Queue), without
-    /// waiting. Only on a GPU. Layouts are those of [`O1`](crate::error::Argument::O1), [`O2`](crate::error::Argument::O2) and
+    /// Prepares a merge of tensors of these layouts in device memory, to be enqueued on a [`Queue`](crate::Queue) without waiting. Only on a GPU.
+    /// Layouts are those of [`O1`](crate::error::Argument::O1), [`O2`](crate::error::Argument::O2) and
     /// [`O`](crate::error::Argument::O).
     pub fn prepare(&self, layouts: &Layouts) -> Result<PreparedMerge, Error> {
         Ok(PreparedMerge::new(self.call().prepare(layouts)?))

@@ -1,4 +1,4 @@
-//! The steps of every operation beside attention: check, plan, then run or prepare.
+//! The steps of every operation other than attention: check, plan, then run or prepare.
 
 use std::fmt;
 
@@ -17,22 +17,22 @@ use crate::validate::unplaced;
 /// What ran an operation, and why there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Done {
-    /// What was done: "merge", "append", "rotate".
+    /// The operation: "merge", "append", "rotate".
     pub verb: &'static str,
     /// The backend.
     pub backend: Backend,
     /// Why this device: asked for by name, or what [`Device::best`] found.
     pub why_device: String,
-    /// The kernel; none on the CPU, and where there was nothing to do.
+    /// The kernel; none on the CPU, or if there was nothing to do.
     pub kernel: Option<SpecialisedKernel>,
 }
 
-/// A call of an operation: what its steps are.
+/// A call of an operation, by its steps.
 pub(crate) struct Call<'a, P> {
     pub(crate) device: &'a Device,
     pub(crate) problem: &'a P,
     pub(crate) check: fn(&P, Arguments) -> Result<CheckedOperation<P>, Error>,
-    /// Refuses lengths that contradict each other; they lie on the host.
+    /// Refuses lengths, on the host, that contradict each other.
     pub(crate) lengths: fn(&P, &Operands) -> Result<(), ProblemError>,
     pub(crate) plan: Planner<P>,
 }
@@ -42,7 +42,7 @@ pub(crate) type Planner<P> =
     fn(&CheckedOperation<P>, &DeviceInfo, Backend) -> Result<OperationPlan<P>, PlanError>;
 
 impl<P: Operation> Call<'_, P> {
-    /// Does it; returns when the results are there. `cpu` does it on the CPU.
+    /// Runs it; returns when the results are ready. `cpu` runs it on the CPU.
     pub(crate) fn run(
         &self,
         operands: &mut Operands,
@@ -81,8 +81,7 @@ impl<P: Operation> Call<'_, P> {
         Ok(Prepared::new(device, arguments, plan)?)
     }
 
-    /// Plans it: with its arguments as they lie, and for a GPU that is given those of the host once more as they will lie in its
-    /// memory.
+    /// Plans it with its arguments as they are. If a GPU is given arguments on the host, plans once more with them as they will be in its memory.
     fn plan(&self, arguments: Arguments) -> Result<OperationPlan<P>, Error> {
         let mut checked = (self.check)(self.problem, arguments)?;
         let (given, needed) = (checked.location(), self.device.location());

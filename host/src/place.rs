@@ -1,4 +1,4 @@
-//! Where the data of a call lie: what [`attend()`](crate::attend()) and [`KvCache`](crate::KvCache) take and give, on the host and on a GPU.
+//! The memory of a call's data: what [`attend()`](crate::attend()) and [`KvCache`](crate::KvCache) take and return, on the host or on a GPU.
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use crate::dtype::{Element, Scalar};
 use crate::error::{Error, ProblemError};
 use crate::tensor::{Layout, Tensor, TensorMut, Vector, VectorMut};
 
-/// How many entries a tensor has in each dimension, and where they lie.
+/// The shape of a tensor, and its strides.
 pub trait Shape {
     /// In elements.
     fn layout(self) -> Result<Layout, ProblemError>;
@@ -78,15 +78,15 @@ impl<'a, T: Element> Data<'a> for &'a DeviceBuffer<T> {
     }
 }
 
-/// Where the data of a call lie, and results are allocated: [`Host`] or [`Gpu`].
+/// The memory of a call's data, in which results are allocated: [`Host`] or [`Gpu`].
 pub trait Place {
     /// Memory there.
     type Buffer<T: Scalar>: Debug;
-    /// Memory for so many elements.
+    /// Memory for this many elements.
     fn room<T: Scalar>(&self, n_elems: usize) -> Result<Self::Buffer<T>, Error>;
     /// Memory with these elements.
     fn of<T: Scalar>(&self, elements: &[T]) -> Result<Self::Buffer<T>, Error>;
-    /// Copies elements to where others are, which they do not overlap, and waits.
+    /// Copies elements over others that they do not overlap, and waits.
     fn copy_within<T: Scalar>(
         buffer: &mut Self::Buffer<T>,
         from: Range<usize>,

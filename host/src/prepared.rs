@@ -1,10 +1,9 @@
-//! Calls prepared once and enqueued often: plan, kernels and checks are done; what is left is to fill addresses in.
+//! Calls prepared once and enqueued often. The plan, the kernels and the checks are done; only addresses are left to fill in.
 //!
-//! A call is enqueued on a [`Queue`], which owns a stream and a workspace. Once the queue has reserved what the plan asks
-//! for, enqueueing neither waits nor allocates: the host goes on while the work runs. Whoever overwrites a buffer does so
-//! in the order of that queue, or after it.
+//! A call is enqueued on a [`Queue`], which owns a stream and a workspace. Once the queue has reserved the plan's workspace, enqueueing neither
+//! waits nor allocates: the host goes on while the work runs. Overwrite a buffer in the order of that queue, or after its work is done.
 //!
-//! [`Queue::capture`] makes a graph of such calls, which one call of the driver launches again.
+//! [`Queue::capture`] makes a graph of such calls, which a single driver call launches again.
 //!
 //! ```no_run
 //! use ferroflash::backend::cuda::{DeviceBuffer, Queue};
@@ -78,14 +77,14 @@ pub struct PreparedBackward {
     prepared: Prepared<Plan>,
 }
 
-/// What every prepared call holds.
+/// The parts of every prepared call.
 #[derive(Debug)]
 pub(crate) struct Prepared<P> {
     launches: Launches<P>,
     arguments: Arguments,
-    /// Which ones `arguments` has.
+    /// The names in `arguments`.
     which: ArgumentSet,
-    /// What the call takes under each name.
+    /// What the call takes for each name.
     forms: ByArgument<Option<Form>>,
 }
 
@@ -94,14 +93,13 @@ impl PreparedForward {
         PreparedForward { prepared }
     }
 
-    /// What runs.
+    /// The plan.
     pub fn plan(&self) -> &Plan {
         self.prepared.launches.plan()
     }
 
-    /// Enqueues o = softmax(q·kᵀ · softmax_scale, masked) · v, and lse. The tensors have the layouts that the call was
-    /// prepared for; their addresses may be others each time. A queue that has not reserved enough grows first, which
-    /// waits and allocates. An error says that nothing of this call runs any more.
+    /// Enqueues o = softmax(q·kᵀ · softmax_scale, masked) · v, and lse. The tensors have the layouts that the call was prepared for; their addresses
+    /// may differ at each call. A queue that has not reserved enough grows first, which waits and allocates. After an error nothing of this call runs.
     pub fn forward(
         &self,
         queue: &mut Queue,
@@ -117,13 +115,13 @@ impl PreparedBackward {
         PreparedBackward { prepared }
     }
 
-    /// What runs.
+    /// The plan.
     pub fn plan(&self) -> &Plan {
         self.prepared.launches.plan()
     }
 
-    /// Enqueues the gradients, as [`PreparedForward::forward`] does o. A gradient of lse beside that of o
-    /// ([`OutputGradients`]) may be there in one call and not in the next.
+    /// Enqueues the gradients, as [`PreparedForward::forward`] does o. A gradient of lse in addition to that of o ([`OutputGradients`]) may be given
+    /// in one call and not in the next.
     pub fn backward(
         &self,
         queue: &mut Queue,
@@ -137,16 +135,16 @@ impl PreparedBackward {
     }
 }
 
-/// A prepared call, whatever it computes.
+/// A prepared call of any operation.
 pub(crate) trait Enqueue: fmt::Debug + Send + Sync {
-    /// Checks the arguments that it is given, and enqueues it.
+    /// Checks its arguments, and enqueues it.
     fn enqueue(&self, queue: &mut Queue, operands: &mut Operands) -> Result<(), Error>;
 
     /// Bytes of its workspace.
     fn workspace_bytes(&self) -> u64;
 }
 
-/// [`Enqueue`] of a prepared call: what is checked of its arguments beside what [`Prepared`] checks of all.
+/// [`Enqueue`] of a prepared call: the checks of its arguments that [`Prepared`] does not make for all calls.
 macro_rules! enqueue {
     ($prepared:ty, $check:expr) => {
         impl $crate::prepared::Enqueue for $prepared {
@@ -198,8 +196,8 @@ impl<P: Planned> Prepared<P> {
         queue.enqueue(&self.launches, operands, |argument| addresses[argument])
     }
 
-    /// Whether an argument is what the call was prepared for. A gradient of lse may be there in one call and not in the next, and so may seed and offset of
-    /// dropout, which may be numbers instead.
+    /// Whether an argument is what the call was prepared for. A gradient of lse may be given in one call and not in the next. So may dropout's seed
+    /// and offset, which may be given by value instead.
     fn fits(&self, argument: Argument, given: Option<&Given>) -> Result<(), ProblemError> {
         let location = self.location();
         match (given, self.arguments.get(argument)) {

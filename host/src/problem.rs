@@ -1,4 +1,4 @@
-//! What is to be computed: sizes, element type, mask, scale. Plain data; making one touches no device.
+//! The description of an attention problem: sizes, element type, mask, scale. Plain data; making one touches no device.
 
 pub mod append;
 mod block_mask;
@@ -37,35 +37,33 @@ use crate::dtype::{Dtype, ScalarType};
 use crate::tensor::Layout;
 use crate::terms::ArgumentSet;
 
-/// Which keys a query sees. Query `i` stands at the place `i + seqlen_k − seqlen_q` among the keys: masks are aligned to the bottom
-/// right. Rows that see no key give o = 0, lse = −∞ and gradients of 0.
+/// Which keys a query sees. Query `i` has the position `i + seqlen_k − seqlen_q` among the keys: masks are aligned to the bottom right. Rows that
+/// see no key give o = 0, lse = −∞ and gradients of 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Mask {
     /// Every query sees every key.
     Full,
-    /// A query sees the keys up to its own place: key `j` where `j ≤ i + seqlen_k − seqlen_q`. Rows see no key where
-    /// `seqlen_q > seqlen_k + i`.
+    /// A query sees the keys up to its own position: key `j` if `j ≤ i + seqlen_k − seqlen_q`. A row sees no key if `seqlen_q > seqlen_k + i`.
     Causal,
-    /// Prefix-LM (T5: Raffel et al. 2020, section 3.2.1): a causal mask whose first `prefix` keys every query sees. 0 is
-    /// [`Mask::Causal`]; as many as there are keys, or more, is [`Mask::Full`]. Where sequences have lengths of their own, all have the
-    /// same prefix, or all of their keys where they are shorter.
+    /// Prefix-LM (T5: Raffel et al. 2020, section 3.2.1): a causal mask whose first `prefix` keys every query sees. 0 is [`Mask::Causal`]; the
+    /// number of keys, or more, is [`Mask::Full`]. Sequences of different lengths have the same prefix; in a shorter sequence it is all keys.
     PrefixLm {
-        /// Keys, from a sequence's first one on, that every query sees.
+        /// The number of keys, from the first of a sequence on, that every query sees.
         prefix: usize,
     },
-    /// A sliding window: a query sees the keys from `left` places before its own to `right` places behind it; `None` is no limit.
+    /// A sliding window: a query sees the keys from `left` positions before its own to `right` positions after it; `None` is no limit.
     /// `Window { left: Some(n), right: Some(0) }` is the causal window of Mistral and Gemma: the last `n + 1` keys.
     Window {
-        /// Keys to the left of the query's place.
+        /// Keys before the query's position.
         left: Option<usize>,
-        /// Keys to the right of the query's place.
+        /// Keys after the query's position.
         right: Option<usize>,
     },
 }
 
 impl Mask {
-    /// How many keys a query sees to the left and to the right of its own place, beside those of [`Mask::prefix`]; `None`: all.
+    /// How many keys a query sees before and after its own position, in addition to those of [`Mask::prefix`]; `None`: all.
     pub fn window(self) -> (Option<usize>, Option<usize>) {
         match self {
             Mask::Full => (None, None),
@@ -74,7 +72,7 @@ impl Mask {
         }
     }
 
-    /// What is left of a mask without a prefix within a window.
+    /// The intersection of a mask without a prefix and a window.
     pub(crate) fn within(self, left: Option<usize>, right: Option<usize>) -> Mask {
         let least = |a: Option<usize>, b| [a, b].into_iter().flatten().min();
         let own = self.window();
@@ -85,7 +83,7 @@ impl Mask {
         }
     }
 
-    /// How many keys, the first ones, every query sees wherever it stands.
+    /// How many of the first keys every query sees, at any position.
     pub fn prefix(self) -> usize {
         match self {
             Mask::PrefixLm { prefix } => prefix,
@@ -108,20 +106,20 @@ impl fmt::Display for Mask {
     }
 }
 
-/// In which order the backward pass adds up the gradient of q.
+/// The order in which the backward pass sums the gradient of q.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// One fixed order: equal inputs give bit-equal results, run after run. What you get unless you ask otherwise.
+    /// One fixed order: equal inputs give bit-equal results, run after run. The default.
     Deterministic,
-    /// As contributions come: faster, and the last bits of dQ differ from run to run.
+    /// The order in which contributions arrive: faster, and the last bits of dQ differ from run to run.
     Fastest,
 }
 
 /// One attention problem: `o = softmax(q·kᵀ · softmax_scale, masked) · v` for every batch entry and head.
 ///
 /// q and o are `[batch, seqlen_q, heads_q, head_dim]`, k and v `[batch, seqlen_k, heads_k, head_dim]`; query head `h`
-/// reads key and value head `h / (heads_q / heads_k)`. v and o may have columns of another number
-/// ([`ProblemBuilder::head_dim_v`]). A length of 0 is allowed. Sequences of different lengths are packed
+/// reads key and value head `h / (heads_q / heads_k)`. v and o may have another number of columns ([`ProblemBuilder::head_dim_v`]). A length of 0 is
+/// allowed. Sequences of different lengths are packed
 /// ([`ProblemBuilder::packed_q`]), or use some of the rows of their batch entry ([`crate::Inputs::seqused_q`]); masks are
 /// aligned to the bottom right of each one.
 ///
@@ -162,12 +160,12 @@ pub struct Problem {
     pages: Option<Pages>,
     fp8_kv: Option<Fp8Kv>,
     expressions: Expressions,
-    /// Which of the optional inputs every call gives.
+    /// The optional inputs that every call gives.
     given: ArgumentSet,
     dropout: Number,
 }
 
-/// A number of a problem, which is equal to another where its bits are.
+/// A floating-point setting of a problem, compared by its bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Number(u32);
 
@@ -219,7 +217,7 @@ impl Problem {
         })
     }
 
-    /// Starts the problem that these queries and keys pose: all sizes are set, mask, scale and order remain.
+    /// Starts the problem of these queries and keys: all sizes are set; mask, scale and order remain.
     pub fn of(dtype: Dtype, q: Layout, k: Layout) -> ProblemBuilder {
         Problem::builder(dtype)
             .batch(q.batch)
@@ -230,12 +228,12 @@ impl Problem {
             .head_dim(q.head_dim)
     }
 
-    /// A builder with all that this problem has, to change some of it.
+    /// A builder with the settings of this problem, to change some of them.
     pub fn to_builder(&self) -> ProblemBuilder {
         ProblemBuilder::of(*self)
     }
 
-    /// Number of batch entries, or of sequences where they are packed.
+    /// Number of batch entries, or of packed sequences.
     pub fn batch(&self) -> usize {
         self.batch
     }
@@ -250,32 +248,32 @@ impl Problem {
         self.heads_k
     }
 
-    /// Rows of q and o; of the longest sequence, where they are of different lengths.
+    /// Rows of q and o; if sequences have different lengths, those of the longest.
     pub fn seqlen_q(&self) -> usize {
         self.seqlen_q
     }
 
-    /// Rows of k and v; of the longest sequence, where they are of different lengths.
+    /// Rows of k and v; if sequences have different lengths, those of the longest.
     pub fn seqlen_k(&self) -> usize {
         self.seqlen_k
     }
 
-    /// Rows of q and o of all sequences, where they are packed; see [`ProblemBuilder::packed_q`].
+    /// Rows of q and o of all sequences, if they are packed; see [`ProblemBuilder::packed_q`].
     pub fn total_q(&self) -> Option<usize> {
         self.total_q
     }
 
-    /// Rows of k and v of all sequences, where they are packed; see [`ProblemBuilder::packed_k`].
+    /// Rows of k and v of all sequences, if they are packed; see [`ProblemBuilder::packed_k`].
     pub fn total_k(&self) -> Option<usize> {
         self.total_k
     }
 
-    /// Columns of q and k; of v and o, too, but for [`Problem::head_dim_v`].
+    /// Columns of q and k, and of v and o unless [`Problem::head_dim_v`] differs.
     pub fn head_dim(&self) -> usize {
         self.head_dim
     }
 
-    /// Element type of q and o, and of k and v but for [`Problem::fp8_kv`].
+    /// Element type of q and o, and of k and v without [`Problem::fp8_kv`].
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
@@ -285,7 +283,7 @@ impl Problem {
         self.mask
     }
 
-    /// The block mask beside the mask, if there is one.
+    /// The block mask in addition to the mask, if there is one.
     pub fn block_mask(&self) -> Option<BlockMask> {
         self.block_mask
     }
@@ -295,12 +293,12 @@ impl Problem {
         self.split_kv
     }
 
-    /// The pages in which keys and values lie, if they do.
+    /// The pages of keys and values, if they are in pages.
     pub fn pages(&self) -> Option<Pages> {
         self.pages
     }
 
-    /// Which scales keys and values have, if they are in 8 bits.
+    /// The kind of scales of keys and values, if they are in 8 bits.
     pub fn fp8_kv(&self) -> Option<Fp8Kv> {
         self.fp8_kv
     }
@@ -328,7 +326,7 @@ impl Problem {
         self.order
     }
 
-    /// The factor of the scores that will be used: the one given, or [`Problem::default_scale`].
+    /// The factor of the scores that is used: the one given, or [`Problem::default_scale`].
     pub fn scale(&self) -> f32 {
         self.softmax_scale().unwrap_or_else(|| self.default_scale())
     }

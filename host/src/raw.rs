@@ -1,9 +1,9 @@
 //! The layer that bindings call: a pass or an operation on addresses, each under the name of its [`Argument`].
 //!
-//! A framework's tensors are addresses, shapes and strides that its own counters keep alive. What the safe calls know by types
-//! ([`Inputs`](crate::Inputs), [`Outputs`](crate::Outputs), …) is here a list, so that a binding hands on what it is given by a
-//! loop, and an input that ferroflash learns is there in every binding at once. Types, shapes and which arguments there are come
-//! from the one table that the safe calls are checked by ([`Call::needs`]); strides and what may be left out from [`Layouts`].
+//! A framework's tensors are addresses, shapes and strides; the framework's own reference counts keep them alive. The safe calls have a type for
+//! each set of arguments ([`Inputs`](crate::Inputs), [`Outputs`](crate::Outputs), …). Here they are a list, so that a binding passes its arguments
+//! on in a loop, and a new input is in every binding at once. Names, types and shapes of arguments come from the table by which the safe calls are
+//! checked ([`Call::needs`]); strides, and which optional arguments are given, come from [`Layouts`].
 //!
 //! ```
 //! use ferroflash::arguments::Argument;
@@ -61,15 +61,15 @@ use ferroflash_expression::ParamValue;
 #[derive(Clone, Debug)]
 pub struct Call {
     work: Work,
-    /// What calls give, as [`Layouts`] say, at no address.
+    /// The arguments that calls give, as [`Layouts`] say, without addresses.
     arguments: Arguments,
-    /// What the table says of all that calls may give.
+    /// The table's entries for all arguments that calls may give.
     needs: Arc<ByArgument<Option<Need>>>,
     /// On a GPU.
     prepared: Option<Arc<dyn Enqueue>>,
 }
 
-/// What is computed, on which device.
+/// The operation and its device.
 #[derive(Clone, Debug)]
 enum Work {
     Attention(Attention, Pass),
@@ -78,34 +78,33 @@ enum Work {
     Merge(Merge),
 }
 
-/// Where the arguments of a run lie, by name. An argument that is not given has no address; one without elements may have any.
+/// The addresses of a run's arguments, by name. An argument that is not given has no address; an empty one may have any.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Addresses(ByArgument<Option<u64>>);
 
-/// What a run is given by value or by a name of its own.
+/// Inputs of a run that are given by value, or by a name that an expression uses.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Values<'a> {
-    /// Seed and offset of dropout, unless they lie in memory ([`Argument::DropoutState`]).
+    /// Seed and offset of dropout, unless they are in memory ([`Argument::DropoutState`]).
     pub dropout: Option<[u64; 2]>,
     /// Parameters that the problem's expressions name.
     pub score_params: &'a [(&'a str, ParamValue)],
     /// Tensors that the problem's expressions name.
     pub score_tensors: &'a [ScoreTensor<'a>],
-    /// Where gradients of such tensors go, contiguous, of the tensor's type and the shape that
-    /// [`Problem::score_gradient_shape`] says.
+    /// Outputs for the gradients of such tensors: contiguous, of the tensor's type, in the shape of [`Problem::score_gradient_shape`].
     pub d_score_tensors: &'a [(&'a str, u64)],
 }
 
-/// A tensor that an expression reads; of which type, the expression says.
+/// A tensor that an expression reads. The expression says its type.
 #[derive(Clone, Copy, Debug)]
 pub struct ScoreTensor<'a> {
     /// Its name.
     pub name: &'a str,
-    /// Of its first element.
+    /// Address of its first element.
     pub address: u64,
-    /// Elements of each dimension.
+    /// The shape.
     pub shape: &'a [usize],
-    /// Elements from one of a dimension to the next.
+    /// Strides, in elements.
     pub strides: &'a [i64],
 }
 
@@ -117,12 +116,12 @@ impl Addresses {
         self
     }
 
-    /// Says where this argument lies.
+    /// Sets the address of this argument.
     pub fn set(&mut self, argument: Argument, address: u64) {
         self.0[argument] = Some(address);
     }
 
-    /// Where this argument lies, if it is given.
+    /// The address of this argument, if it is given.
     pub fn get(&self, argument: Argument) -> Option<u64> {
         self.0[argument]
     }
@@ -139,7 +138,7 @@ impl FromIterator<(Argument, u64)> for Addresses {
 }
 
 impl Call {
-    /// The forward pass, for tensors of these layouts. On a GPU it is prepared, or taken from those that the cache keeps.
+    /// The forward pass, for tensors of these layouts. On a GPU it is prepared, or taken from the cache.
     pub fn forward(
         attention: &Attention,
         layouts: &Layouts,
@@ -180,7 +179,7 @@ impl Call {
         })
     }
 
-    /// A merge, as [`Call::forward`], but for the cache, which keeps no merges.
+    /// A merge, as [`Call::forward`]; the cache keeps no merges.
     pub fn merge(merge: &Merge, layouts: &Layouts) -> Result<Call, Error> {
         let work = Work::Merge(merge.clone());
         Call::new(work, layouts, || Ok(Arc::new(merge.prepare(layouts)?)))
@@ -215,8 +214,7 @@ impl Call {
         self.work.problem()
     }
 
-    /// The arguments that a run takes by address, without these: those that it needs, and those that [`Layouts`] say it is given. It
-    /// may be given others that may be left out.
+    /// The arguments that a run takes by address: the required ones, and those that [`Layouts`] say are given. Other optional ones may be given, too.
     pub fn needs(&self) -> impl Iterator<Item = (Argument, &Given)> {
         // Tensors of expressions are given by their names.
         let all = Argument::ALL.into_iter();
@@ -229,7 +227,7 @@ impl Call {
         self.needs[argument].is_some()
     }
 
-    /// Bytes of device memory that a run needs beside its arguments, at a multiple of [`ALIGNMENT_BYTES`], and at least as many; 0 where
+    /// Size in bytes of the workspace: device memory that a run needs in addition to its arguments, at a multiple of [`ALIGNMENT_BYTES`]. 0 if
     /// nothing is enqueued.
     pub fn workspace_bytes(&self) -> u64 {
         let prepared = self.prepared.as_ref();
@@ -238,13 +236,11 @@ impl Call {
         })
     }
 
-    /// Enqueues it on a queue of its device, which a GPU needs; elsewhere, computes it. All that the safe calls check is checked,
-    /// before any memory is touched.
+    /// On a GPU, enqueues the call on a queue of its device; elsewhere, computes it. It checks all that the safe calls check before it touches any memory.
     ///
     /// # Safety
-    /// Elements of the types, shapes and strides that [`Call::needs`] says lie at the addresses, in memory of the call's device, until
-    /// the queue has done the work (a graph that captured it: until it is dropped); nobody writes them then, and nobody reads what is
-    /// written.
+    /// At the addresses are elements of the types, shapes and strides that [`Call::needs`] gives, in memory of the call's device. They stay there
+    /// until the queue has done the work (if a graph captured it: until the graph is dropped). Until then nobody else writes them, and nobody reads the outputs.
     pub unsafe fn run(
         &self,
         addresses: &Addresses,
@@ -268,7 +264,7 @@ impl Call {
     }
 
     /// # Safety
-    /// As of [`Call::run`].
+    /// As for [`Call::run`].
     unsafe fn operands<'a>(
         &self,
         addresses: &Addresses,
@@ -325,10 +321,10 @@ impl Call {
     }
 }
 
-/// Puts what the run gives the names of expressions there.
+/// Adds the parameters and tensors that the expressions name.
 ///
 /// # Safety
-/// As of [`Call::run`].
+/// As for [`Call::run`].
 unsafe fn by_name<'a>(
     operands: &mut Operands<'a>,
     problem: &Problem,
@@ -415,7 +411,7 @@ impl Work {
         }
     }
 
-    /// That of a pass of attention.
+    /// The call of a pass of attention.
     fn problem(&self) -> Option<&Problem> {
         match self {
             Work::Attention(attention, _) => Some(attention.problem()),
@@ -423,13 +419,13 @@ impl Work {
         }
     }
 
-    /// An argument as the table has it, at no address.
+    /// An argument as the table has it, without an address.
     fn unplaced(&self, need: &Need) -> Result<Given, ProblemError> {
         unplaced(need, self.problem(), self.device().location())
     }
 }
 
-/// So many elements of a type at an address.
+/// This many elements of a type at an address.
 #[derive(Clone, Copy)]
 struct Span {
     location: Location,
@@ -438,7 +434,7 @@ struct Span {
     dtype: ScalarType,
 }
 
-/// An address on the host at which no element of a type may lie: buffers of other libraries begin anywhere.
+/// An address on the host that is misaligned for its type: buffers of other libraries may begin anywhere.
 struct Misaligned {
     address: u64,
     alignment: u64,
@@ -470,7 +466,7 @@ impl Misaligned {
 
 impl Span {
     /// # Safety
-    /// As of [`Call::run`], of elements that are read.
+    /// As for [`Call::run`], for elements that are read.
     unsafe fn read<'a>(self) -> Result<Memory<'a>, Misaligned> {
         let Span {
             address,
@@ -490,7 +486,7 @@ impl Span {
     }
 
     /// # Safety
-    /// As of [`Call::run`], of elements that are written.
+    /// As for [`Call::run`], for elements that are written.
     unsafe fn write<'a>(self) -> Result<MemoryMut<'a>, Misaligned> {
         let Span {
             address,
@@ -520,7 +516,7 @@ impl Span {
 }
 
 /// # Safety
-/// As of [`Call::run`], on the host, of elements that are read.
+/// As for [`Call::run`], on the host, for elements that are read.
 unsafe fn elements<'a, T>(at: Span) -> Result<&'a [T], Misaligned> {
     // An empty tensor has no address.
     if at.n_elems == 0 {
@@ -533,7 +529,7 @@ unsafe fn elements<'a, T>(at: Span) -> Result<&'a [T], Misaligned> {
 }
 
 /// # Safety
-/// As of [`Call::run`], on the host, of elements that are written.
+/// As for [`Call::run`], on the host, for elements that are written.
 unsafe fn elements_mut<'a, T>(at: Span) -> Result<&'a mut [T], Misaligned> {
     if at.n_elems == 0 {
         return Ok(&mut []);

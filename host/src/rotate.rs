@@ -1,7 +1,7 @@
 //! Rows rotated by their positions, on any device: [`Rotate::forward`] and [`Rotate::backward`].
 //!
-//! [`rotary`](crate::rotary) says what the turn is, and makes the tables. An [`Append`](crate::Append) turns keys and queries on their way to a
-//! cache; what is here is for training, where there is none.
+//! [`rotary`](crate::rotary) defines the rotation and makes the tables. An [`Append`](crate::Append) rotates keys and queries as it writes them to a
+//! cache; this module is for training, where there is no cache.
 //!
 //! ```
 //! use ferroflash::rotary::{Pairs, Rotary};
@@ -14,7 +14,7 @@
 //! let inputs = RotateInputs::new(&Tensor::bshd(&q, shape)?, table.cos(), table.sin());
 //! rotate.forward(&inputs, &mut TensorMut::bshd(&mut rotated, shape)?)?;
 //!
-//! // A turn keeps lengths, so the gradient is the turn back. Here it is made in place.
+//! // A rotation keeps lengths, so the gradient is the inverse rotation. Here it is done in place.
 //! let inputs = RotateInputs::in_place(table.cos(), table.sin());
 //! rotate.backward(&inputs, &mut TensorMut::bshd(&mut rotated, shape)?)?;
 //! assert!(rotated.iter().all(|x| (x - 0.5).abs() < 1e-6));
@@ -39,13 +39,13 @@ use crate::validate::rotary::{check_rotate, rotate_sizes};
 /// Row i of sequence b is rotated as at position `seqlen_offsets[b] + i`, or i, by the arithmetic of
 /// [`RotaryTable::rotate`](crate::rotary::RotaryTable::rotate): in f32, rounded once; elements from rotary_dim on are copied bit for bit.
 ///
-/// - x and y have the same shape and any strides whose last dimension is contiguous; rows of y do not overlap. y is x, of the same memory and
-///   layout, or lies apart from it. Without x, y is rotated in place.
-/// - Lengths on the host are checked by every call. Those in a device's memory are not looked at by the host: a row at a position that is
-///   negative or beyond the tables, or of no sequence, is not written.
+/// - x and y have the same shape and any strides whose last dimension is contiguous; rows of y do not overlap. y has either the memory and layout of
+///   x, or does not overlap it. Without x, y is rotated in place.
+/// - Every call checks lengths on the host. The host does not look at lengths in device memory: a row outside every sequence, or at a position that
+///   is negative or beyond the tables, is not written.
 /// - Equal inputs give equal bits, on every backend.
 ///
-/// What GPUs take is as with [`Append`](crate::Append): it is the same kernel.
+/// GPUs take the same tensors as for [`Append`](crate::Append), which has the same kernel.
 #[derive(Clone, Debug)]
 pub struct Rotate {
     device: Device,
@@ -65,7 +65,7 @@ impl Rotate {
         })
     }
 
-    /// What is rotated.
+    /// The problem.
     pub fn problem(&self) -> &RotateProblem {
         &self.problem
     }
@@ -75,18 +75,17 @@ impl Rotate {
         &self.device
     }
 
-    /// Turns the rows of x. Returns when y is there; on a GPU it takes tensors of the host, which are copied there and back, and of the
-    /// device.
+    /// Rotates the rows of x. Returns when y is written. On a GPU it takes tensors in device memory, and tensors on the host, which it copies there and back.
     ///
     /// # Errors
-    /// [`ProblemError`](crate::error::ProblemError), [`PlanError`](crate::error::PlanError): an argument does not fit, or a length that lies on the
-    /// host contradicts another; nothing was touched.
+    /// [`ProblemError`](crate::error::ProblemError), [`PlanError`](crate::error::PlanError): an argument does not fit, or a length on the host
+    /// contradicts another. Nothing was written.
     pub fn forward(&self, inputs: &RotateInputs, y: &mut TensorMut) -> Result<Done, Error> {
         self.compute(Direction::Forth, &mut Operands::rotate(inputs, y))
     }
 
-    /// The gradient of x from that of y: x is the gradient of the rotated rows, and y becomes that of the rows. By tables that are multiplied by a
-    /// factor (YaRN's) it is multiplied, too, as the gradient is.
+    /// The gradient of x from that of y: x is the gradient of the rotated rows, and y becomes that of the rows. If the tables contain a factor
+    /// (YaRN's), so does the gradient.
     ///
     /// # Errors
     /// As [`Rotate::forward`].
@@ -94,8 +93,8 @@ impl Rotate {
         self.compute(Direction::Back, &mut Operands::rotate(inputs, y))
     }
 
-    /// Prepares rotations of tensors of these layouts in the device's memory: to be enqueued on a [`Queue`](crate::Queue), without waiting. Only
-    /// on a GPU. Every call gives x beside y, unless [`Layouts::without`] names [`X`](crate::error::Argument::X): then y is rotated in place.
+    /// Prepares rotations of tensors of these layouts in device memory, to be enqueued on a [`Queue`](crate::Queue) without waiting. Only on a GPU.
+    /// Every call gives x and y, unless [`Layouts::without`] names [`X`](crate::error::Argument::X): then y is rotated in place.
     /// Calls give offsets if [`Layouts::giving`] names [`SeqlenOffsets`](crate::error::Argument::SeqlenOffsets).
     pub fn prepare(
         &self,

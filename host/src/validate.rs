@@ -1,6 +1,6 @@
-//! Problem × arguments → [`Checked`]: every rule one function, every refusal one variant of [`ProblemError`].
+//! Problem × arguments → [`Checked`]: each rule is one function, each refusal one variant of [`ProblemError`].
 //!
-//! Looks at sizes, types and places, never at memory or a device. Holding a [`Checked`] is the proof that the rules hold.
+//! Looks at sizes, types and address spaces, never at memory contents or a device. A [`Checked`] is the proof that the rules hold.
 
 #[doc(hidden)]
 pub mod merge;
@@ -56,13 +56,13 @@ impl Checked {
         self.softmax_scale
     }
 
-    /// What was given: all that the pass needs, and nothing that it does not take.
+    /// The arguments: all that the pass needs, and nothing that it does not take.
     pub fn arguments(&self) -> &Arguments {
         &self.arguments
     }
 
-    /// The same with the terms of a mask expression that are sides of a band in the problem's mask; the rest of the expression stays. Not beside a
-    /// block mask, whose full blocks show what the mask hides, nor beside a prefix. What is given stays where the expressions expect it.
+    /// The same with those terms of a mask expression that bound a band moved into the problem's mask; the rest of the expression stays. Not done
+    /// with a block mask, whose full blocks show what the mask hides, nor with a prefix. Parameters and tensors keep their indices.
     pub(crate) fn with_band_in_mask(&self) -> Checked {
         let problem = &self.problem;
         let rows = |seqlen: usize| u32::try_from(seqlen).unwrap_or(u32::MAX);
@@ -82,12 +82,12 @@ impl Checked {
         }
     }
 
-    /// In whose memory every argument lies.
+    /// The memory in which every argument is.
     pub fn location(&self) -> Location {
         self.location
     }
 
-    /// Whether lengths of sequences lie in memory: what a kernel reads them from.
+    /// Whether a kernel reads the lengths of sequences from memory.
     pub fn has_lengths(&self) -> bool {
         let is_length = |argument| match self.arguments.vector(argument) {
             Some(vector) => vector.dtype == ScalarType::I32,
@@ -105,7 +105,7 @@ impl Checked {
         }
     }
 
-    /// The mask's sides, as kernels take them: of sequences that have lengths of their own, those of one without rows.
+    /// The mask's sides, as kernels take them. If sequences have their own lengths, those of a sequence without rows.
     pub(crate) fn window(&self) -> Window {
         match self.has_lengths() {
             true => self.problem.window_of(0, 0),
@@ -122,7 +122,7 @@ impl Checked {
     }
 }
 
-/// Checks what a call gives by value and by name, and puts it among the arguments, where kernels expect it.
+/// Checks what a call gives by value and by name, and adds it to the arguments where kernels expect it.
 pub(crate) fn bind(problem: &Problem, operands: &mut Operands) -> Result<(), ProblemError> {
     let argument = Argument::DropoutState;
     match (problem.dropout().is_some(), operands.has_dropout_rng()) {
@@ -147,7 +147,7 @@ pub fn check(problem: &Problem, pass: Pass, arguments: Arguments) -> Result<Chec
     })
 }
 
-/// The rules that concern the arguments, for a problem whose sizes make sense; says in whose memory they lie.
+/// The rules for arguments, for a problem with valid sizes. Returns the memory they are in.
 pub(crate) fn fit(
     problem: &Problem,
     pass: Pass,
@@ -176,8 +176,8 @@ pub(crate) fn fit(
     )
 }
 
-/// Whether a call is given all that it needs and nothing that it does not take, each as `fits` says; says in whose memory the first
-/// argument lies, where the others have to be.
+/// Checks that a call is given all that it needs and nothing that it does not take, and that each argument passes `fits`. Returns the memory of the
+/// first argument, in which the others must be, too.
 fn all_fit(
     arguments: &Arguments,
     first: Argument,
@@ -199,8 +199,7 @@ fn all_fit(
     Ok(location)
 }
 
-/// Checks a problem whose arguments do not exist yet: those that the pass needs, contiguous, aligned, in one place. For plans
-/// made ahead.
+/// Checks a problem whose arguments do not exist yet: assumes the required ones, contiguous, aligned, in one memory. For plans made ahead.
 pub fn without_tensors(
     problem: &Problem,
     pass: Pass,
@@ -209,7 +208,7 @@ pub fn without_tensors(
     check(problem, pass, needed(problem, pass, location)?)
 }
 
-/// What a pass needs, contiguous and aligned, in one place.
+/// The required arguments of a pass, contiguous and aligned, in one memory.
 pub(crate) fn needed(
     problem: &Problem,
     pass: Pass,
@@ -228,7 +227,7 @@ pub(crate) fn needed(
     Ok(arguments)
 }
 
-/// An argument that is nowhere yet; of a problem of attention, or of an operation beside it.
+/// An argument without an address yet, of attention or of another operation.
 pub(crate) fn unplaced(
     need: &Need,
     problem: Option<&Problem>,
@@ -255,7 +254,7 @@ pub(crate) fn unplaced(
     })
 }
 
-/// Whether an argument is what a pass of a problem, or an operation beside attention, needs.
+/// Whether an argument is what a pass of attention, or another operation, needs.
 fn fits(
     argument: Argument,
     need: &Need,
@@ -337,7 +336,7 @@ fn weights_fit(
     }
 }
 
-/// A vector of as many numbers of this type, wherever they lie.
+/// A vector of this many numbers of this type, in any memory.
 pub(crate) fn vector_fits(
     argument: Argument,
     given: &VectorDescription,

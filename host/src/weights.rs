@@ -17,10 +17,10 @@ use crate::validate;
 pub struct WeightsRan {
     /// The backend: the CPU's, whatever the device is.
     pub backend: Backend,
-    /// Bytes that were copied from the memory of a GPU: of q the rows, of k the head, each with what lies between its rows, and vectors and
-    /// tensors of expressions as a whole.
+    /// Bytes that were copied from GPU memory: the rows of q and the head of k, each with the memory between its rows, and the vectors and tensors
+    /// of expressions as a whole.
     pub copied_bytes: u64,
-    /// Keys of the sequence: how many elements of each row are weights. Those behind are 0.
+    /// Keys of the sequence: the number of elements of each row that are weights. The elements after them are 0.
     pub seqlen_k: usize,
 }
 
@@ -37,20 +37,20 @@ impl fmt::Display for WeightsRan {
 
 impl Attention {
     /// Some rows of the weights, `softmax(q·kᵀ · softmax_scale, masked)`, of one head, in f32: `out` is `[rows, seqlen_k]`, with the problem's
-    /// seqlen_k. Nothing else is held: memory beside `out` grows with the rows and with the keys, not with their product, and not with batch
+    /// seqlen_k. Nothing else is kept: memory in addition to `out` grows with the rows and with the keys, not with their product, and not with batch
     /// entries or heads.
     ///
-    /// Every mask, expression, block mask and sink, lengths and pages count as they do in a forward pass; v is not read and may be left out
-    /// ([`Inputs::latent`]). A row adds up to 1; to less where its head has a sink; a row that sees no key is 0. Key 0 is the sequence's first one,
-    /// behind padding where there is some. Where a sequence has fewer keys than the longest, the rest of a row is 0.
+    /// Masks, expressions, block masks, sinks, lengths and pages apply as in a forward pass; v is not read and may be left out ([`Inputs::latent`]).
+    /// A row adds up to 1, or to less if its head has a sink; a row that sees no key is 0. Key 0 is the first key of the sequence, after any left
+    /// padding. If a sequence has fewer keys than the longest, the rest of a row is 0.
     ///
-    /// The CPU computes it on every device, in f32, and an algorithm asked for by name plays no part: [`WeightsRan`] says so. Of tensors in the
-    /// memory of a GPU it copies the rows of q and the head of k; lengths, tables, sinks, block masks and tensors of expressions as a whole. It
-    /// waits for all work of the device, so not during a capture.
+    /// The CPU computes them for every device, in f32; an algorithm asked for by name has no effect ([`WeightsRan`]). From GPU memory it copies the
+    /// rows of q and the head of k, and lengths, tables, sinks, block masks and tensors of expressions as a whole. It waits for all work of the
+    /// device, so do not call it during a capture.
     ///
-    /// [`Outputs::weights`](crate::Outputs::weights) gives those of all heads and rows, where `standard` runs.
+    /// [`Outputs::weights`](crate::Outputs::weights) gives the weights of all heads and rows, if `standard` runs.
     ///
-    /// Errors: what [`Attention::forward`] says of the inputs; a batch entry, a head or rows that there are not; `out` of another length.
+    /// Errors: those of [`Attention::forward`] about the inputs; a batch entry, a head or rows that do not exist; a wrong length of `out`.
     ///
     /// ```
     /// use ferroflash::{Attention, Device, Dtype, Inputs, Mask, Problem, Tensor, WeightsOf};

@@ -1,8 +1,8 @@
 //! Attention under autodiff: the forward pass records a node, the node runs ferroflash's backward pass.
 //!
-//! Burn's autodiff gives every recorded operation one output. o alone is therefore one node over q, k and v. o and lse
-//! are two: the node of lse stands over q, k and v, and the node of o over that of lse. On the way back Burn visits the
-//! node of o first. It hands the gradient of o over to the node of lse, which then runs one backward pass for both.
+//! Burn's autodiff gives every recorded operation one output. So o alone is one node over q, k and v. o and lse are two nodes: that of lse over q, k
+//! and v, and that of o over lse. In the backward pass Burn visits the node of o first. It passes the gradient of o to the node of lse, which then
+//! runs one backward pass for both.
 //!
 //! ```text
 //!   q ─┐                     q ─┐
@@ -100,7 +100,7 @@ impl<B: FlashBackend, C: CheckpointStrategy> AttentionBackend for Autodiff<B, C>
     }
 }
 
-/// The forward pass on the backend below, where its backward pass can run, too, if an input wants gradients.
+/// The forward pass on the inner backend. If an input requires gradients, it first checks that the backward pass can run.
 fn forward<B: FlashBackend, C: CheckpointStrategy>(
     [q, k, v]: [&FloatTensor<Autodiff<B, C>>; 3],
     options: &Options,
@@ -113,7 +113,7 @@ fn forward<B: FlashBackend, C: CheckpointStrategy>(
     B::flash_forward(q, k, v, options)
 }
 
-/// What a node keeps from the forward pass. Burn's checkpointing keeps q, k and v, or makes them again.
+/// What a node keeps from the forward pass. Burn's checkpointing keeps q, k and v, or recomputes them.
 #[derive(Clone, Debug)]
 struct Kept<B: FlashBackend> {
     inputs: [NodeId; 3],
@@ -126,7 +126,7 @@ impl<B: FlashBackend> Kept<B> {
     ///
     /// # Panics
     ///
-    /// Where the device fails: Burn's backward pass has no way to return an error.
+    /// If the device fails: Burn's backward pass cannot return an error.
     fn backward(
         self,
         of_output: &OutputGradients<B>,
@@ -146,7 +146,7 @@ impl<B: FlashBackend> Kept<B> {
     }
 }
 
-/// The node of o where lse is a constant.
+/// The node of o if lse is a constant.
 #[derive(Debug)]
 struct Output;
 
@@ -172,7 +172,7 @@ impl<B: FlashBackend> Backward<B, 3> for Output {
     }
 }
 
-/// Where the node of o leaves its gradient for the node of lse.
+/// The place in which the node of o leaves its gradient for the node of lse.
 #[derive(Debug)]
 struct Slot<B: FlashBackend>(Arc<Mutex<Option<FloatTensor<B>>>>);
 
@@ -198,7 +198,7 @@ impl<B: FlashBackend> Slot<B> {
     }
 }
 
-/// The node of lse where o hangs from it: the backward pass of both.
+/// The node of lse if o is computed over it: the backward pass of both.
 #[derive(Debug)]
 struct Joint;
 
@@ -230,7 +230,7 @@ impl<B: FlashBackend> Backward<B, 3> for Joint {
     }
 }
 
-/// The node of o where it hangs from that of lse.
+/// The node of o over that of lse.
 #[derive(Debug)]
 struct HandOver;
 

@@ -1,8 +1,8 @@
 //! The two traits that join Burn's backends to ferroflash.
 //!
 //! [`FlashBackend`] is what a backend needs: both passes on its own tensors, with errors as values. [`AttentionBackend`]
-//! is Burn's backend extension on top of it. Burn's macro generates its implementation for `Dispatch`, which routes
-//! the tensors of Burn's API to the backend they lie on; `autodiff` implements it for `Autodiff<B>`.
+//! is Burn's backend extension on top of it. Burn's macro generates its implementation for `Dispatch`, which routes the tensors of Burn's API to
+//! their backend; `autodiff` implements it for `Autodiff<B>`.
 // Burn 0.22 calls NdArray deprecated and still ships it.
 #![cfg_attr(feature = "ndarray", allow(deprecated))]
 // Without a backend, what Burn's macro generates uses no argument.
@@ -17,8 +17,7 @@ use burn::backend::{Backend, ExtensionType, backend_extension};
 use crate::error::Error;
 use crate::options::Options;
 
-/// A backend whose tensors ferroflash computes on: Flex, NdArray and CUDA's, as the crate's features say, and fusion
-/// over the last.
+/// A backend whose tensors ferroflash can compute on: Flex, NdArray and CUDA, depending on the crate's features, and fusion over CUDA.
 ///
 /// Tensors are `[batch, heads, seqlen, head_dim]` with any strides; lse is f32 `[batch, heads_q, seqlen_q]`.
 pub trait FlashBackend: Backend {
@@ -30,8 +29,7 @@ pub trait FlashBackend: Backend {
         options: &Options,
     ) -> Result<Forward<Self>, Error>;
 
-    /// Refuses inputs whose gradients cannot be computed here. Autodiff asks before the forward pass, because Burn's
-    /// backward pass cannot return an error.
+    /// Refuses inputs whose gradients cannot be computed here. Autodiff calls this before the forward pass, because Burn's backward pass cannot return an error.
     fn check_flash_backward(
         q: &FloatTensor<Self>,
         k: &FloatTensor<Self>,
@@ -47,7 +45,7 @@ pub trait FlashBackend: Backend {
     ) -> Result<Gradients<Self>, Error>;
 }
 
-/// What the forward pass gives.
+/// The results of the forward pass.
 #[derive(Clone, Debug)]
 pub struct Forward<B: Backend> {
     /// Output, `[batch, heads_q, seqlen_q, head_dim]`, contiguous, of q's type.
@@ -56,7 +54,7 @@ pub struct Forward<B: Backend> {
     pub lse: FloatTensor<B>,
 }
 
-/// What the backward pass reads beside the gradients of the outputs.
+/// The inputs of the backward pass in addition to the gradients of the outputs.
 #[derive(Clone, Debug)]
 pub struct Saved<B: Backend> {
     /// Queries, `[batch, heads_q, seqlen_q, head_dim]`.
@@ -65,42 +63,41 @@ pub struct Saved<B: Backend> {
     pub k: FloatTensor<B>,
     /// Values, of the shape of k.
     pub v: FloatTensor<B>,
-    /// What the forward pass gave.
+    /// The results of the forward pass.
     pub forward: Forward<B>,
 }
 
-/// Gradients of a loss with respect to what the forward pass gave.
+/// Gradients of a loss with respect to the results of the forward pass.
 #[derive(Clone, Debug)]
 pub struct OutputGradients<B: Backend> {
-    /// Of o, in its shape and type.
+    /// Gradient of o, in its shape and type.
     pub d_o: FloatTensor<B>,
-    /// Of lse, in its shape and type; `None` where the loss does not depend on it.
+    /// Gradient of lse, in its shape and type; `None` if the loss does not depend on it.
     pub d_lse: Option<FloatTensor<B>>,
 }
 
 /// Gradients of a loss with respect to the inputs, each in the shape and type of its input, contiguous.
 #[derive(Clone, Debug)]
 pub struct Gradients<B: Backend> {
-    /// Of the queries.
+    /// Gradient of the queries.
     pub d_q: FloatTensor<B>,
-    /// Of the keys.
+    /// Gradient of the keys.
     pub d_k: FloatTensor<B>,
-    /// Of the values.
+    /// Gradient of the values.
     pub d_v: FloatTensor<B>,
 }
 
-/// What an operation of [`AttentionBackend`] gives: Burn's macro routes an enum of tensors where it cannot route a
-/// `Result`.
+/// The result of an operation of [`AttentionBackend`]: Burn's macro can route an enum of tensors, but not a `Result`.
 #[derive(ExtensionType)]
 pub enum Outcome<B: Backend> {
-    /// It was computed.
+    /// The operation succeeded.
     Computed {
         /// Output, `[batch, heads_q, seqlen_q, head_dim]`.
         o: FloatTensor<B>,
         /// The natural logarithm of each row's sum of exponentials: f32 `[batch, heads_q, seqlen_q]`.
         lse: FloatTensor<B>,
     },
-    /// It was refused, or failed.
+    /// The operation was refused, or failed.
     Refused {
         /// Why.
         error: Error,
@@ -130,8 +127,8 @@ impl<B: Backend> From<Result<Forward<B>, Error>> for Outcome<B> {
 ///
 /// q is `[batch, heads_q, seqlen_q, head_dim]`, k and v are `[batch, heads_k, seqlen_k, head_dim]`.
 ///
-/// Through `Dispatch`, Burn panics where a tensor lies on a backend that this build does not serve, or where tensors lie
-/// on different ones. [`flash_attention`](crate::flash_attention) gives an error instead.
+/// Through `Dispatch`, Burn panics if a tensor is on a backend that this build does not support, or if tensors are on different ones.
+/// [`flash_attention`](crate::flash_attention) returns an error instead.
 #[backend_extension(
     Autodiff: cfg(feature = "autodiff"),
     Flex: cfg(feature = "flex"),

@@ -8,10 +8,10 @@ use ferroflash::{Dtype, Problem};
 use crate::error::Error;
 use crate::options::Options;
 
-/// The types that some backend computes with.
+/// The types that a backend can compute with.
 pub(crate) const DTYPES: &[DType] = &[DType::F32, DType::F16, DType::BF16];
 
-/// The problem that q, k and v pose; an error says which of them does not fit, and what would.
+/// The problem of q, k and v; an error says which of them does not fit, and what would.
 pub(crate) fn problem(
     [q, k, v]: [&impl TensorMetadata; 3],
     options: &Options,
@@ -51,7 +51,7 @@ pub(crate) fn problem(
     Ok(problem)
 }
 
-/// A tensor's type in ferroflash's words, if it is one of those allowed.
+/// A tensor's type as ferroflash's, if it is allowed.
 pub(crate) fn dtype(
     argument: Argument,
     tensor: &impl TensorMetadata,
@@ -73,7 +73,7 @@ pub(crate) fn dtype(
         })
 }
 
-/// Refuses a tensor of another type than q.
+/// Refuses a tensor whose type is not that of q.
 pub(crate) fn same_dtype(
     argument: Argument,
     tensor: &impl TensorMetadata,

@@ -1,4 +1,4 @@
-//! What can go wrong: a refusal names the argument, what was given and what is allowed.
+//! Errors: a refusal names the argument, what was given and what is allowed.
 
 use burn::tensor::DType;
 use ferroflash::error::Argument;
@@ -49,7 +49,7 @@ pub enum Error {
         /// The type of q.
         needed: DType,
     },
-    /// A tensor lies on a backend that this build of the crate does not serve.
+    /// A tensor is on a backend that this build of the crate does not support.
     #[error("{argument} lies on {given}; allowed in this build: {}", allowed.join(", "))]
     Backend {
         /// Which tensor.
@@ -59,7 +59,7 @@ pub enum Error {
         /// The backends that the crate's features switch on.
         allowed: &'static [&'static str],
     },
-    /// Tensors of one call lie on different devices.
+    /// Tensors of one call are on different devices.
     #[error("{argument} lies on {given}; allowed: {needed}, where q lies")]
     MixedDevices {
         /// Which tensor.
@@ -86,13 +86,13 @@ pub enum Error {
     Memory {
         /// Which tensor.
         argument: Argument,
-        /// What CubeCL says.
+        /// CubeCL's error.
         detail: String,
     },
-    /// Work that makes the inputs failed, or could not be waited for.
+    /// Work that computes the inputs failed, or it was not possible to wait for it.
     #[error("the device cannot be waited for: {detail}")]
     Synchronize {
-        /// What CubeCL says.
+        /// CubeCL's error.
         detail: String,
     },
     /// ferroflash refused the problem, or its device failed.

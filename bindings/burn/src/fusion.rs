@@ -1,8 +1,7 @@
-//! Tensors under Burn's fusion, which queues operations: those that make the inputs are run first, and the outputs go back as
-//! tensors that are there already.
+//! Tensors under Burn's fusion, which queues operations: those that compute the inputs run first, and the outputs are returned as tensors that are
+//! already computed.
 //!
-//! Which type a CUDA tensor has depends on whether some crate of the program switches on Burn's `fusion`; Burn's default
-//! features do.
+//! The type of a CUDA tensor depends on whether any crate of the program enables Burn's `fusion`; Burn's default features do.
 
 use burn::backend::tensor::FloatTensor;
 use burn_fusion::stream::StreamId;
@@ -66,12 +65,12 @@ impl<B: FusionBackend + FlashBackend> FlashBackend for Fusion<B> {
     }
 }
 
-/// The tensor of the backend below, after the queued operations that make it.
+/// The tensor of the inner backend, after the queued operations that compute it.
 fn made<B: FusionBackend>(tensor: &FloatTensor<Fusion<B>>) -> FloatTensor<B> {
     tensor.client.resolve_tensor_float::<B>(tensor.clone())
 }
 
-/// A tensor that is there, for operations queued on the device of `beside`.
+/// A computed tensor, for operations queued on the device of `beside`.
 fn queued<B: FusionBackend>(
     beside: &FloatTensor<Fusion<B>>,
     tensor: FloatTensor<B>,

@@ -18,23 +18,23 @@
 //! # Ok::<(), burn_ferroflash::Error>(())
 //! ```
 //!
-//! # What holds
+//! # Guarantees
 //!
 //! - q is `[batch, heads_q, seqlen_q, head_dim]`; k and v are `[batch, heads_k, seqlen_k, head_dim]`. heads_q is a
 //!   multiple of heads_k: query head `h` reads key and value head `h / (heads_q / heads_k)`.
 //! - o has the shape and the type of q. lse is f32 `[batch, heads_q, seqlen_q]`.
-//! - Tensors are read where they lie as long as head_dim is contiguous and no stride is negative; others are copied.
+//! - Tensors are read in place if head_dim is contiguous and no stride is negative; others are copied.
 //! - Memory grows with the length, not with its square. The backward pass keeps q, k, v, o and lse.
 //! - Equal inputs give bit-equal outputs and gradients, unless [`Order::Fastest`] is asked for.
 //! - A row that sees no key gives o = 0, lse = −∞ and gradients of 0.
-//! - What cannot be computed is an [`Error`] that names the argument. Nothing is computed elsewhere instead.
+//! - A call that cannot be computed returns an [`Error`] that names the argument. There is no fallback to another implementation.
 //!
-//! # Which file does what
+//! # Files
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
 //! | `lib` | the two calls |
-//! | `options`, `error` | what a call takes, and what can go wrong |
+//! | `options`, `error` | the options of a call, and errors |
 //! | `route` | refuses tensors that Burn's dispatch would panic at |
 //! | `check` | shapes and types, as a ferroflash problem |
 //! | `backend` | the traits that join Burn's backends to ferroflash |
@@ -73,9 +73,8 @@ use burn::tensor::Tensor;
 ///
 /// q is `[batch, heads_q, seqlen_q, head_dim]`, k and v are `[batch, heads_k, seqlen_k, head_dim]`; o has the shape of q.
 ///
-/// An error says which argument cannot be taken and what would be; nothing has been computed then. On an autodiff
-/// device, whether the gradients can be computed is checked here, too. Should the device fail during Burn's `backward`,
-/// which returns no errors, that panics with ferroflash's message.
+/// An error says which argument is not accepted and what would be; then nothing was computed. On an autodiff device, this also checks that the
+/// gradients can be computed. If the device fails during Burn's `backward`, which returns no errors, that panics with ferroflash's message.
 pub fn flash_attention(
     q: Tensor<4>,
     k: Tensor<4>,
@@ -103,7 +102,7 @@ pub fn flash_attention_with_lse(
     Ok((Tensor::from_dispatch(o), Tensor::from_dispatch(lse)))
 }
 
-/// The tensors for Burn's dispatch, which panics at what is refused here.
+/// The tensors for Burn's dispatch, which would panic at what is refused here.
 fn routed(tensors: [Tensor<4>; 3], options: &Options) -> Result<[DispatchTensor; 3], Error> {
     let tensors = tensors.map(Tensor::into_dispatch);
     let all = tensors.each_ref();

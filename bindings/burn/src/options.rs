@@ -1,4 +1,4 @@
-//! What a call asks for beside its tensors: mask, scale, order of sums.
+//! The options of a call: mask, scale, order of sums.
 
 use ferroflash::{Mask, Order};
 

@@ -1,4 +1,4 @@
-//! Both passes on tensors of Burn, wherever their memory is.
+//! Both passes on tensors of Burn, in any memory.
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ impl<B: Memory> FlashBackend for B {
     }
 }
 
-/// The problem that q, k and v pose, where they lie.
+/// The problem of q, k and v, on their device.
 fn attention<B: Memory>(
     inputs: [&FloatTensor<B>; 3],
     options: &Options,

@@ -1,11 +1,11 @@
-//! Refuses what Burn's dispatch would panic at: backends that this build does not serve, tensors on different devices.
+//! Refuses what Burn's dispatch would panic at: backends that this build does not support, tensors on different devices.
 
 use burn::backend::{DispatchAutodiffContext, DispatchTensor, DispatchTensorKind, TensorMetadata};
 use ferroflash::error::Argument;
 
 use crate::error::Error;
 
-/// The backends that this build serves.
+/// The backends that this build supports.
 const SERVED: &[&str] = &[
     #[cfg(feature = "flex")]
     "Flex",
@@ -41,7 +41,7 @@ pub(crate) fn check([q, k, v]: [&DispatchTensor; 3]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The tensor that autodiff records, or the tensor itself.
+/// The tensor under autodiff, or the tensor itself.
 fn without_autodiff(kind: &DispatchTensorKind) -> &DispatchTensorKind {
     match kind {
         #[cfg(feature = "autodiff")]

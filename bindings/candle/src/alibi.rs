@@ -9,10 +9,10 @@ use crate::error::Error;
 use crate::expressions::Expressions;
 use crate::rules::{beside, has_shape};
 
-/// Each score, made when it is first asked for: without a cap or with one, by the members of [`Alibi`].
+/// The scores, each made when it is first needed: without and with a cap, by the members of [`Alibi`].
 static SCORES: [[OnceLock<Score>; 3]; 2] = [const { [const { OnceLock::new() }; 3] }; 2];
 
-/// What a score becomes: softcap · tanh(s / softcap), and then less by slope · |k − (q + seqlen_k − seqlen_q)|. A soft cap of 0 is none.
+/// The new score: softcap · tanh(s / softcap), minus slope · |k − (q + seqlen_k − seqlen_q)|. A soft cap of 0 is none.
 pub(crate) fn expressions<'a>(
     q: &Tensor,
     alibi_slopes: Option<&'a Tensor>,
@@ -50,11 +50,11 @@ pub(crate) fn expressions<'a>(
     Ok(expressions.tensor("alibi_slopes", slopes))
 }
 
-/// Which distances there are.
+/// The signs of the distances.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Alibi {
     None,
-    /// None below 0, so that no absolute value has to be taken: that is cheaper, as it is linear in k.
+    /// None below 0, so that no absolute value is needed: that is cheaper, as it is linear in k.
     Behind,
     Around,
 }

@@ -7,7 +7,7 @@ use crate::append_call::AppendCall;
 use crate::in_place;
 use crate::kv_cache::KvCache;
 
-/// New rows of k and v, and of q where it is rotated, too: what one step adds to a cache.
+/// The rows of one step: new rows of k and v for a cache, and rows of q to be rotated.
 #[derive(Clone, Copy, Debug)]
 pub struct NewRows<'a> {
     pub(crate) k: &'a Tensor,
@@ -24,17 +24,17 @@ pub struct Rotary<'a> {
     pub(crate) sin: &'a Tensor,
 }
 
-/// What an append gives beside the rows in the cache.
+/// The results of an append other than the rows in the cache.
 #[derive(Clone, Debug)]
 pub struct Appended {
-    /// The queries rotated, shaped and typed as they were given; `None` where none were.
+    /// The rotated queries, in the shape and type of those given; `None` if none were given.
     pub q: Option<Tensor>,
-    /// How many rows of the cache each sequence uses now: `[batch]`, of the type of the lengths that the cache had.
+    /// How many rows of the cache each sequence uses now: `[batch]`, in the type of the cache's lengths.
     pub seqused_k: Tensor,
 }
 
 impl<'a> NewRows<'a> {
-    /// Each sequence has equally many: a step of decoding.
+    /// The same number of rows for each sequence: a decode step.
     ///
     /// * `k`, `v`: `[batch, seqlen_new, heads_k, head_dim]`.
     pub fn new(k: &'a Tensor, v: &'a Tensor) -> NewRows<'a> {
@@ -46,11 +46,10 @@ impl<'a> NewRows<'a> {
         }
     }
 
-    /// Those of all sequences, one sequence behind the other: some begin, with many rows, and some go on, with one.
+    /// Packed rows of all sequences, one sequence after the other: some sequences begin, with many rows, and others continue, with one.
     ///
     /// * `k`, `v`: `[total, heads_k, head_dim]`.
-    /// * `seqlens`: u32 or i32 `[batch + 1]`, the row at which each sequence begins, and at last the row behind the last
-    ///   one's end.
+    /// * `seqlens`: u32 or i32 `[batch + 1]`, the first row of each sequence, and the end of the last.
     pub fn packed(k: &'a Tensor, v: &'a Tensor, seqlens: &'a Tensor) -> NewRows<'a> {
         NewRows {
             seqlens: Some(seqlens),
@@ -67,7 +66,7 @@ impl<'a> NewRows<'a> {
 }
 
 impl<'a> Rotary<'a> {
-    /// Pair `i` is the elements `i` and `i + rotary_dim / 2`: as `candle_nn::rotary_emb::rope` turns, and Llama in candle.
+    /// Pair `i` is the elements `i` and `i + rotary_dim / 2`: as in `candle_nn::rotary_emb::rope`, and in candle's Llama.
     ///
     /// * `cos`, `sin`: f32 `[n_positions, rotary_dim / 2]`, for every element type of q and k. Elements from rotary_dim on are
     ///   copied.
@@ -76,28 +75,25 @@ impl<'a> Rotary<'a> {
         Rotary { pairs, cos, sin }
     }
 
-    /// Pair `i` is the elements `2i` and `2i + 1`: as `candle_nn::rotary_emb::rope_i` turns. The tables are those of
-    /// [`Rotary::halves`].
+    /// Pair `i` is the elements `2i` and `2i + 1`: as in `candle_nn::rotary_emb::rope_i`. The tables are those of [`Rotary::halves`].
     pub fn interleaved(cos: &'a Tensor, sin: &'a Tensor) -> Rotary<'a> {
         let pairs = Pairs::Interleaved;
         Rotary { pairs, cos, sin }
     }
 }
 
-/// Writes new rows of k and v behind those that each sequence has in the cache, in place and in one launch. With [`Rotary`] k and q are
-/// rotated by the positions where they come to stand; v is copied.
+/// Writes new rows of k and v after those that each sequence already has in the cache, in place and in one launch. With [`Rotary`] k and q are
+/// rotated by their new positions; v is copied.
 ///
 /// The new row `i` of sequence `b` becomes row `seqused_k[b] + i`, which is its position. No other row of the cache is read or written.
 /// The cache's own `seqused_k` stays as it is: [`Appended::seqused_k`] has the new lengths, for attention and for the next append.
 ///
 /// On the CPU lengths that contradict each other, rows beyond the cache or the tables, and pages that the pool does not have, are
-/// errors, and nothing is written. On a GPU nobody looks at lengths: rows for which there is no place are dropped, and `seqused_k` is
-/// cut to what there is room for.
+/// errors, and nothing is written. On a GPU lengths are not checked: rows that do not fit are dropped, and `seqused_k` is limited to the room in the cache.
 ///
-/// Every view of the cache's memory sees the new rows: candle's tensors share memory, and k and v of the cache are written though they
-/// are borrowed. So neither may share memory with another argument, nor with each other ([`Error::SharedMemory`](crate::Error::SharedMemory)).
-/// Gradients do not go through memory that changes: a tensor that asks for one is
-/// [`Error::Gradient`](crate::Error::Gradient); `detach` gives it without.
+/// Every view of the cache's memory sees the new rows: candle's tensors share memory, and k and v of the cache are written although they are
+/// borrowed. So they must not share memory with another argument, nor with each other ([`Error::SharedMemory`](crate::Error::SharedMemory)).
+/// Gradients cannot pass through memory that changes: a tensor that requires one is [`Error::Gradient`](crate::Error::Gradient); `detach` it first.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};

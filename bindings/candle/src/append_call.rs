@@ -1,4 +1,4 @@
-//! What an append is asked for, and the rules that it has to keep: tensors × options → [`AppendCall`].
+//! The request of an append, and its rules: tensors × options → [`AppendCall`].
 
 use candle_core::{DType, Storage, Tensor};
 use ferroflash::arguments::Argument;
@@ -17,7 +17,7 @@ use crate::rules::{
 
 /// An append whose rules hold, and its tensors.
 pub(crate) struct AppendCall {
-    /// What is appended.
+    /// The problem.
     pub(crate) problem: AppendProblem,
     /// New rows.
     pub(crate) k: Tensor,
@@ -36,7 +36,7 @@ pub(crate) struct AppendCall {
 }
 
 impl AppendCall {
-    /// Checks what an append is given.
+    /// Checks the arguments of an append.
     pub(crate) fn new(
         cache: &KvCache,
         new: &NewRows,
@@ -110,7 +110,7 @@ impl AppendCall {
     }
 }
 
-/// The rules for the tensors of numbers: ranks, types, strides, that they lie together, and that no gradient is asked for.
+/// The rules for the tensors of numbers: ranks, types, strides, one device for all, and no required gradients.
 fn tensors(cache: &KvCache, new: &NewRows) -> Result<(), Error> {
     let rank = if new.seqlens.is_some() { 3 } else { 4 };
     backend("k", new.k)?;
@@ -157,7 +157,7 @@ fn tables(rotary: &Rotary, k: &Tensor) -> Result<[usize; 2], Error> {
     Ok(dims(rotary.cos))
 }
 
-/// The memory of each cache is that of no other argument: a writer has it alone.
+/// No other argument may use the memory of a cache: it is written.
 fn lie_apart(cache: &KvCache, new: &NewRows, rotary: Option<&Rotary>) -> Result<(), Error> {
     let block_table = cache.pages.map(|table| table.block_table);
     let read = [
@@ -185,7 +185,7 @@ fn lie_apart(cache: &KvCache, new: &NewRows, rotary: Option<&Rotary>) -> Result<
     Ok(())
 }
 
-/// Where candle keeps the memory of a tensor: tensors of one memory have one such place.
+/// The address of candle's storage of a tensor: tensors that share memory have the same.
 fn memory(tensor: &Tensor) -> usize {
     std::ptr::from_ref::<Storage>(&tensor.storage_and_layout().0).addr()
 }

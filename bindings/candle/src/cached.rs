@@ -1,4 +1,4 @@
-//! Attention over a cache: what it is asked for, its rules, and the node of candle's graph, which has no backward pass.
+//! Attention over a cache: the request, its rules, and the node of candle's graph, which has no backward pass.
 
 use candle_core::{CustomOp3, DType, Device, Shape, Tensor};
 use ferroflash::error::{Argument, ProblemError};
@@ -16,17 +16,17 @@ use crate::request::{Checked, Request, Sequences};
 use crate::rules::{dims, has_elements, has_rank, has_shape, has_type, n_sequences, same_device};
 use crate::scales::Scales;
 
-/// How errors call it.
+/// The function's name in errors.
 const NAME: &str = "attention over a cache";
 
-/// How queries lie.
+/// The layout of queries.
 #[derive(Clone, Copy)]
 pub(crate) enum Queries<'a> {
     /// `[batch, seqlen_q, heads_q, head_dim]`.
     Padded,
     /// `[total_q, heads_q, head_dim]`.
     Packed {
-        /// Where each sequence's queries begin, and where the last one's end.
+        /// The first query of each sequence, and the end of the last.
         seqlens_q: &'a Tensor,
         /// The most queries of a sequence.
         max_seqlen_q: usize,
@@ -78,7 +78,7 @@ impl Request<'_> {
         }
     }
 
-    /// Over pages whose lengths are those of packed keys, as candle-flash-attn has them.
+    /// Over pages, with lengths as those of packed keys, as in candle-flash-attn.
     pub(crate) fn paged(
         self,
         sequences: Sequences,
@@ -108,7 +108,7 @@ impl Request<'_> {
         })
     }
 
-    /// What the queries say of the problem, how many sequences there are, and where packed ones begin.
+    /// The problem as far as the queries define it, the number of sequences, and the first rows of packed ones.
     fn queries(
         &self,
         queries: Queries,
@@ -151,7 +151,7 @@ impl Request<'_> {
         })
     }
 
-    /// The cache is read where it lies, or not at all: a copy could be as large as the memory.
+    /// The cache is read in place, or refused: a copy could be as large as the memory.
     fn forward_only(
         &self,
         problem: ProblemBuilder,
@@ -176,7 +176,7 @@ fn last_dim(tensor: &Tensor) -> [usize; 1] {
     [tensor.dims().last().copied().unwrap_or(0)]
 }
 
-/// How many keys each sequence has, of where those of packed keys would begin.
+/// How many keys each sequence has, from the offsets that packed keys would have.
 fn differences(sequences: &Sequences, q: &Tensor) -> candle_core::Result<Source> {
     let (argument, seqlens_k) = ("seqlens_k", sequences.seqlens_k);
     if let Device::Cpu = q.device() {

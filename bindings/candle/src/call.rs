@@ -1,4 +1,4 @@
-//! One attention call: what is computed, and what its backward pass needs of the forward pass.
+//! One attention call: the problem, and what its backward pass needs from the forward pass.
 
 use std::sync::OnceLock;
 
@@ -12,42 +12,41 @@ use crate::carried::{Carried, Of};
 use crate::error::Error;
 use crate::given::Given;
 
-/// What both passes of a call know.
+/// The common state of both passes of a call.
 pub(crate) struct Call {
     /// Sizes, type, mask, scale.
     pub(crate) problem: Problem,
-    /// What it gives beside q, k and v.
+    /// Its arguments other than q, k and v.
     pub(crate) given: Given,
-    /// Of which tensors beside q, k and v the backward pass gives the gradients, too.
+    /// The tensors other than q, k and v whose gradients the backward pass computes.
     pub(crate) carried: Vec<Carried>,
-    /// Row statistics of the forward pass, f32 `[batch, heads_q, seqlen_q]`, of packed queries `[heads_q, total_q]`: set
-    /// when it has run.
+    /// Row statistics of the forward pass, f32 `[batch, heads_q, seqlen_q]`, with packed queries `[heads_q, total_q]`: set when it has run.
     lse: OnceLock<Tensor>,
 }
 
-/// What the backward pass reads beside q, k and v.
+/// The inputs of the backward pass in addition to q, k and v.
 #[derive(Clone, Copy)]
 pub(crate) struct Results<'a> {
     /// Output of the forward pass; contiguous.
     pub(crate) o: &'a Tensor,
     /// Its row statistics.
     pub(crate) lse: &'a Tensor,
-    /// Gradient of the output, shaped as it; contiguous.
+    /// Gradient of the output, in its shape; contiguous.
     pub(crate) d_o: &'a Tensor,
-    /// Gradient of the row statistics, shaped as they; contiguous. `None` is 0.
+    /// Gradient of the row statistics, in their shape; contiguous. `None` is 0.
     pub(crate) d_lse: Option<&'a Tensor>,
 }
 
-/// What a backward pass has written.
+/// The results of a backward pass.
 pub(crate) struct AllGradients<S> {
-    /// Of q, k and v.
+    /// Gradients of q, k and v.
     pub(crate) of_inputs: [S; 3],
-    /// Of [`Call::carried`].
+    /// Gradients of [`Call::carried`].
     pub(crate) of_carried: Vec<S>,
 }
 
 impl Call {
-    /// Of these tensors that it gives, the backward pass has the gradients of those that ask for one and have one.
+    /// Of these arguments, the backward pass computes the gradients of those that require one and have one.
     pub(crate) fn new(problem: Problem, given: Given) -> Call {
         let carried = Carried::all(&problem, &given);
         Call {
@@ -58,7 +57,7 @@ impl Call {
         }
     }
 
-    /// The layouts of a backward pass that gives the gradients of what is carried, and no others.
+    /// The layouts of a backward pass that computes the gradients of [`Call::carried`], and no other optional ones.
     pub(crate) fn gradients(&self, layouts: Layouts) -> Layouts {
         let given = self.given.read.iter();
         let with_gradient = given.filter_map(|(argument, _)| argument.optional_input()?.gradient);
@@ -70,7 +69,7 @@ impl Call {
         carried.fold(layouts, Layouts::giving)
     }
 
-    /// An error where a tensor that an expression reads asks for a gradient that it has not: it says why.
+    /// An error if a tensor that an expression reads requires a gradient but has none: it says why.
     pub(crate) fn refuse_gradients(&self) -> Result<(), Error> {
         for (name, tensor) in self.given.edit.tensors() {
             if tensor.track_op() {
@@ -81,7 +80,7 @@ impl Call {
         Ok(())
     }
 
-    /// Shape of lse, as callers see it.
+    /// Shape of lse for callers.
     pub(crate) fn lse_shape(&self) -> Vec<usize> {
         let [batch, heads, rows] = self.problem.shape_lse();
         match self.problem.total_q() {
@@ -96,7 +95,7 @@ impl Call {
         let _ = self.lse.set(lse);
     }
 
-    /// The row statistics of the forward pass. An error says that it has not run; nobody who holds its output sees one.
+    /// The row statistics of the forward pass. An error says that it has not run; with its output in hand this cannot happen.
     pub(crate) fn lse(&self) -> candle_core::Result<&Tensor> {
         self.lse.get().ok_or(candle_core::Error::UnwrapNone)
     }

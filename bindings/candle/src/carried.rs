@@ -1,8 +1,8 @@
-//! Tensors beside q, k and v that have gradients: sinks, and biases that a score reads.
+//! Tensors other than q, k and v that have gradients: sinks, and biases that a score reads.
 //!
-//! candle gives an operation room for three inputs. So a chain of nodes goes before attention, one for each of these tensors and one for v, whose results are tokens:
-//! one number that means nothing. The last token is attention's third input. Its backward pass computes all gradients and leaves those of the chain in [`Passed`]; each
-//! node hands out its own when its turn comes, which is behind attention's. No tensor is copied, and there is one backward pass.
+//! candle's operations have at most three inputs. So a chain of nodes precedes attention, one for each of these tensors and one for v. Their results
+//! are tokens: a meaningless number each. The last token is attention's third input. Its backward pass computes all gradients and leaves those of
+//! the chain in [`Passed`]; each node returns its own when candle visits it, which is after attention. No tensor is copied, and there is one backward pass.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,23 +14,23 @@ use ferroflash::arguments::Argument;
 
 use crate::given::{Given, Source};
 
-/// A tensor that has a gradient and asks for it.
+/// A tensor that has a gradient and requires it.
 #[derive(Clone)]
 pub(crate) struct Carried {
-    /// Which.
+    /// Its role.
     pub(crate) of: Of,
     /// The tensor.
     pub(crate) tensor: Tensor,
-    /// The shape of what the backward pass gives: of a tensor with room, smaller than the tensor.
+    /// The shape of the gradient from the backward pass: smaller than the tensor, if the tensor has spare rows or columns.
     pub(crate) shape: Vec<usize>,
 }
 
-/// Which of a call's tensors.
+/// The role of a tensor in a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Of {
-    /// An input of ferroflash's, by its gradient.
+    /// An optional input of ferroflash, by its gradient.
     Input(Argument),
-    /// A tensor that the score reads: its name, and at which place the score names it.
+    /// A tensor that the score reads: its name, and its index in the score.
     Tensor(&'static str, usize),
 }
 
@@ -38,14 +38,14 @@ pub(crate) enum Of {
 #[derive(Default)]
 pub(crate) struct Passed(Mutex<Vec<Option<Tensor>>>);
 
-/// A tensor and the token before → a token.
+/// A tensor and the previous token → a token.
 struct Link {
     passed: Arc<Passed>,
     at: usize,
 }
 
 impl Carried {
-    /// Those that ask for a gradient, and have one.
+    /// Those that require a gradient, and have one.
     pub(crate) fn all(problem: &Problem, given: &Given) -> Vec<Carried> {
         let inputs = given.read.iter().filter_map(|(argument, source)| {
             let gradient = argument.optional_input()?.gradient?;
@@ -69,7 +69,7 @@ impl Carried {
         all.filter(|carried| carried.tensor.track_op()).collect()
     }
 
-    /// The gradient of the whole tensor, of what the backward pass gives: 0 behind it.
+    /// The gradient of the whole tensor, from the backward pass's: 0 beyond it.
     pub(crate) fn whole(&self, mut gradient: Tensor) -> Result<Tensor> {
         for (dim, (&n, &given)) in self.tensor.dims().iter().zip(&self.shape).enumerate() {
             if given < n {
@@ -81,7 +81,7 @@ impl Carried {
 }
 
 impl Passed {
-    /// A chain of these tensors, which lie on a device: its last token.
+    /// A chain of these tensors on a device: returns its last token.
     pub(crate) fn chain(tensors: &[&Tensor], device: &Device) -> Result<(Arc<Passed>, Tensor)> {
         let passed = Arc::new(Passed::default());
         let mut token = Tensor::zeros((), DType::F32, device)?;

@@ -7,12 +7,12 @@ use crate::expressed::flash_attn_with_expressions;
 use crate::options::Options;
 use crate::with_options::flash_attn_with_options;
 
-/// Attention, causal or not: o, shaped and typed as `q`.
+/// Attention, causal or not: o, in the shape and type of `q`.
 ///
 /// * `q`: `[batch, seqlen_q, heads_q, head_dim]`.
 /// * `k`, `v`: `[batch, seqlen_k, heads_k, head_dim]`; `heads_q` is a multiple of `heads_k`.
 /// * `softmax_scale`: factor of the scores, greater than 0; usually 1/√head_dim.
-/// * `causal`: whether a query sees the keys up to its own place only, `i + seqlen_k − seqlen_q` for query `i`.
+/// * `causal`: whether a query sees only the keys up to its own position, `i + seqlen_k − seqlen_q` for query `i`.
 pub fn flash_attn(
     q: &Tensor,
     k: &Tensor,
@@ -23,11 +23,11 @@ pub fn flash_attn(
     flash_attn_windowed(q, k, v, softmax_scale, None, causal.then_some(0))
 }
 
-/// Attention with a sliding window: o, shaped and typed as `q`.
+/// Attention with a sliding window: o, in the shape and type of `q`.
 ///
-/// * `q`, `k`, `v`, `softmax_scale`: as of [`flash_attn`].
-/// * `window_size_left`: how many keys before its own place a query sees; `None` is no limit.
-/// * `window_size_right`: how many behind it. `None` and `Some(0)` together are a causal mask.
+/// * `q`, `k`, `v`, `softmax_scale`: as for [`flash_attn`].
+/// * `window_size_left`: how many keys before its own position a query sees; `None` is no limit.
+/// * `window_size_right`: how many keys after it. `None` and `Some(0)` together are a causal mask.
 pub fn flash_attn_windowed(
     q: &Tensor,
     k: &Tensor,
@@ -47,10 +47,10 @@ pub fn flash_attn_windowed(
     )
 }
 
-/// Attention with ALiBi: less by slope · |k − (q + seqlen_k − seqlen_q)| is each score. o, shaped and typed as `q`.
+/// Attention with ALiBi: slope · |k − (q + seqlen_k − seqlen_q)| is subtracted from each score. o, in the shape and type of `q`.
 ///
-/// * `alibi_slopes`: f32 `[heads_q]`. It has no gradient: the backward pass of one that asks for it is an error.
-/// * The others: as of [`flash_attn`].
+/// * `alibi_slopes`: f32 `[heads_q]`. It has no gradient: if it requires one, the backward pass is an error.
+/// * The others: as for [`flash_attn`].
 pub fn flash_attn_alibi(
     q: &Tensor,
     k: &Tensor,
@@ -63,10 +63,10 @@ pub fn flash_attn_alibi(
     flash_attn_alibi_windowed(q, k, v, alibi_slopes, softmax_scale, None, right)
 }
 
-/// Attention with ALiBi and a sliding window: o, shaped and typed as `q`.
+/// Attention with ALiBi and a sliding window: o, in the shape and type of `q`.
 ///
-/// * `alibi_slopes`: as of [`flash_attn_alibi`].
-/// * The others: as of [`flash_attn_windowed`].
+/// * `alibi_slopes`: as for [`flash_attn_alibi`].
+/// * The others: as for [`flash_attn_windowed`].
 pub fn flash_attn_alibi_windowed(
     q: &Tensor,
     k: &Tensor,
@@ -88,11 +88,11 @@ pub fn flash_attn_alibi_windowed(
     )
 }
 
-/// Attention with ALiBi, a sliding window and a soft cap: o, shaped and typed as `q`.
+/// Attention with ALiBi, a sliding window and a soft cap: o, in the shape and type of `q`.
 ///
-/// * `alibi_slopes`: as of [`flash_attn_alibi`]; `None` is none.
+/// * `alibi_slopes`: as for [`flash_attn_alibi`]; `None` is none.
 /// * `softcap`: bound of the scores, softcap · tanh(s / softcap), before slopes; 0 is none.
-/// * The others: as of [`flash_attn_windowed`].
+/// * The others: as for [`flash_attn_windowed`].
 #[expect(clippy::too_many_arguments, reason = "those of candle-flash-attn")]
 pub fn flash_attn_alibi_windowed_softcap(
     q: &Tensor,

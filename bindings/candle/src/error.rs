@@ -1,4 +1,4 @@
-//! What can go wrong: [`Error`], which names the argument, what was given and what is allowed.
+//! Errors: [`Error`] names the argument, what was given and what is allowed.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use candle_core::{DType, DeviceLocation, Tensor};
 
 /// Why a call is refused, or has failed. Nothing was computed.
 ///
-/// The functions of this crate return candle's error type, as all of candle does. [`Error::of`] gets this one out of it.
+/// The functions of this crate return candle's error type, as all of candle does. [`Error::of`] extracts this one.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -21,14 +21,14 @@ use candle_core::{DType, DeviceLocation, Tensor};
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The function is one of candle-flash-attn that ferroflash has no kernel for, as asked.
+    /// ferroflash has no kernel for this use of a function of candle-flash-attn.
     #[error("{argument} is {given}; allowed: {allowed}")]
     NotOffered {
-        /// Which argument.
+        /// The argument.
         argument: &'static str,
-        /// What was given.
+        /// The given value.
         given: String,
-        /// What is allowed instead.
+        /// The values that are allowed.
         allowed: &'static str,
     },
     /// A tensor has another number of dimensions than the function takes.
@@ -41,7 +41,7 @@ pub enum Error {
         /// The number needed.
         allowed: usize,
     },
-    /// A tensor has another shape than those before it ask for.
+    /// A tensor's shape does not fit the tensors before it.
     #[error("{argument} has shape {given:?}; allowed: {allowed:?}")]
     Shape {
         /// Which tensor.
@@ -51,7 +51,7 @@ pub enum Error {
         /// The shape needed.
         allowed: Vec<usize>,
     },
-    /// A tensor holds another type of numbers than the function takes.
+    /// A tensor has an element type that the function does not take.
     #[error("{argument} is {given:?}; allowed: {allowed:?}")]
     Dtype {
         /// Which tensor.
@@ -69,34 +69,34 @@ pub enum Error {
         /// Its strides, in elements.
         given: Vec<usize>,
     },
-    /// A tensor lies on another device than the first.
+    /// A tensor is on another device than the first.
     #[error("{argument} lies on {given:?}; allowed: {allowed:?}, where the first tensor lies")]
     Device {
         /// Which tensor.
         argument: &'static str,
-        /// Where it lies.
+        /// Its device.
         given: DeviceLocation,
-        /// Where the first tensor lies.
+        /// The device of the first tensor.
         allowed: DeviceLocation,
     },
-    /// The tensors lie on a kind of device that this build does not serve.
+    /// The tensors are on a kind of device that this build does not support.
     #[error("{argument} lies on {given}; allowed: {allowed}")]
     Backend {
         /// Which tensor.
         argument: &'static str,
         /// The kind of device: "CUDA" or "Metal".
         given: &'static str,
-        /// What is allowed, and how CUDA is had.
+        /// What is allowed, and how to enable CUDA.
         allowed: &'static str,
     },
-    /// A vector of lengths has a number of elements that makes no batch, or another one than there are sequences.
+    /// A vector of lengths has too few elements for a batch, or a number that does not fit the sequences.
     #[error("{argument} has {given} elements; allowed: {allowed}")]
     Lengths {
         /// Which vector.
         argument: &'static str,
         /// Its number of elements.
         given: usize,
-        /// What is allowed.
+        /// The allowed number.
         allowed: String,
     },
     /// A length does not fit 31 bits.
@@ -125,7 +125,7 @@ pub enum Error {
         /// Its strides, in elements.
         given: Vec<usize>,
     },
-    /// A cache that is written lies in the memory of another argument: candle lends memory to one writer alone.
+    /// A cache that is written shares memory with another argument: candle lends memory to only one writer.
     #[error("{argument} lies in the memory of {other}; allowed: memory of its own")]
     SharedMemory {
         /// Which cache.
@@ -138,21 +138,21 @@ pub enum Error {
         "{argument} asks for a gradient; allowed: tensors without, since {operation} has no backward pass"
     )]
     Gradient {
-        /// Which argument.
+        /// The argument.
         argument: &'static str,
         /// Which operation.
         operation: &'static str,
     },
-    /// A function that was traced is no expression.
+    /// A traced function is not an expression.
     #[error(transparent)]
     Expression(#[from] ferroflash::expression::ExpressionError),
-    /// What ferroflash says: of sizes, of the values of lengths, of what no kernel serves, of the driver.
+    /// An error of ferroflash: of sizes, of the values of lengths, of calls without a kernel, of the driver.
     #[error(transparent)]
     Ferroflash(#[from] ferroflash::Error),
 }
 
 impl Error {
-    /// This crate's error inside one of candle's, under whatever candle has wrapped around it; `None` where it is another.
+    /// This crate's error inside one of candle's, under any of candle's wrappers; `None` if it is another error.
     pub fn of(error: &candle_core::Error) -> Option<&Error> {
         match error {
             candle_core::Error::WrappedContext { wrapped, .. } => wrapped.downcast_ref(),
@@ -164,7 +164,7 @@ impl Error {
     }
 }
 
-/// The same words as `Display`: candle prints wrapped errors by `Debug`.
+/// The same as `Display`: candle prints wrapped errors with `Debug`.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -187,7 +187,7 @@ impl From<ferroflash::error::ProblemError> for Error {
     }
 }
 
-/// A tensor lies on another device than it should.
+/// A tensor is on the wrong device.
 pub(crate) fn elsewhere(argument: &'static str, given: &Tensor, allowed: DeviceLocation) -> Error {
     Error::Device {
         argument,

@@ -1,4 +1,4 @@
-//! Functions beyond candle-flash-attn: attention with scores and masks of the caller's own.
+//! Functions beyond candle-flash-attn: attention with custom scores and masks.
 
 use candle_core::{Result, Tensor};
 
@@ -6,11 +6,11 @@ use crate::expressions::Expressions;
 use crate::options::Options;
 use crate::with_options::{flash_attn_varlen_with_options, flash_attn_with_options};
 
-/// As [`flash_attn_windowed`](crate::flash_attn_windowed), with a score and a mask of the caller's own: o, shaped and typed as `q`.
+/// As [`flash_attn_windowed`](crate::flash_attn_windowed), with a custom score and mask: o, in the shape and type of `q`.
 ///
-/// * `expressions`: what takes the place of every score, and which keys a query sees, of those that the window shows.
+/// * `expressions`: a replacement for every score, and which keys a query sees of those that the window shows.
 ///
-/// q, k and v have gradients, and so has a tensor that a score reads at its own place: see [`Expressions::tensor`].
+/// q, k and v have gradients, and so has a tensor that a score reads at its own position: see [`Expressions::tensor`].
 pub fn flash_attn_with_expressions(
     q: &Tensor,
     k: &Tensor,
@@ -32,8 +32,8 @@ pub fn flash_attn_with_expressions(
     )
 }
 
-/// As [`flash_attn_varlen_windowed`](crate::flash_attn_varlen_windowed), with a score and a mask of the caller's own: see
-/// [`flash_attn_with_expressions`]. Queries and keys count from the first ones of their sequence.
+/// As [`flash_attn_varlen_windowed`](crate::flash_attn_varlen_windowed), with a custom score and mask: see [`flash_attn_with_expressions`]. Queries
+/// and keys count from the first ones of their sequence.
 #[expect(
     clippy::too_many_arguments,
     reason = "those of candle-flash-attn, and one"

@@ -1,4 +1,4 @@
-//! Scores and masks of the caller's own: [`Expressions`].
+//! Custom scores and masks: [`Expressions`].
 
 use candle_core::{DType, Tensor};
 use ferroflash::error::ScoreError;
@@ -8,7 +8,7 @@ use ferroflash::{MaskExpression, ProblemBuilder, Score};
 use crate::error::Error;
 use crate::rules::{has_type, same_device};
 
-/// What a call does to its scores, and what it gives the names in that.
+/// The score and the mask of a call, and the values of their parameters and tensors.
 ///
 /// Plain data: nothing is checked before a function takes it.
 ///
@@ -16,7 +16,7 @@ use crate::rules::{has_type, same_device};
 /// use candle_core::{Device, Tensor, Var};
 /// use candle_ferroflash::{Expressions, Mask, Score, flash_attn_with_expressions};
 ///
-/// // ALiBi, within documents. Each is traced once; a program makes it once.
+/// // ALiBi, within documents. Make each once: it is traced once.
 /// let alibi = Score::new(|s, at| {
 ///     let slope = at.tensor_f32("slopes", [at.head]);
 ///     s + slope * (at.k - at.q).to_f32()
@@ -47,22 +47,22 @@ pub struct Expressions<'a> {
     tensors: Vec<(&'a str, &'a Tensor)>,
 }
 
-/// What a checked call gives its expressions, by the names that these have.
+/// The inputs of a checked call's expressions, by name.
 #[derive(Default)]
 pub(crate) struct Edit {
     params: Vec<(String, ParamValue)>,
     tensors: Vec<(&'static str, Tensor)>,
-    /// What the score names, in its order.
+    /// The names of the score's tensors, in its order.
     of_score: Vec<&'static str>,
 }
 
 impl<'a> Expressions<'a> {
-    /// None: scores and masks are what they are.
+    /// No expressions: scores and masks are unchanged.
     pub fn new() -> Expressions<'a> {
         Expressions::default()
     }
 
-    /// What takes the place of every score before the softmax: see [`ProblemBuilder::score`].
+    /// A replacement for every score before the softmax: see [`ProblemBuilder::score`].
     #[must_use]
     pub fn score(self, score: Score) -> Expressions<'a> {
         let score = Some(score);
@@ -76,16 +76,16 @@ impl<'a> Expressions<'a> {
         Expressions { mask, ..self }
     }
 
-    /// The value of a parameter that they name: an `f32` or an `i32`. Another value compiles no other kernel.
+    /// The value of a parameter that they name: an `f32` or an `i32`. A new value does not compile a new kernel.
     #[must_use]
     pub fn param(mut self, name: &'a str, value: impl Into<ParamValue>) -> Expressions<'a> {
         self.params.push((name, value.into()));
         self
     }
 
-    /// A tensor that they name: f32, f16, bf16 or i32, of any strides, on the device of q. It has a gradient if the score reads it at one place, by batch, head or kv_head,
-    /// q and k, each once, the last two always, or 0: a bias, or one that batch entries and heads share. The backward pass of another one that asks for a gradient is
-    /// an error that says why it has none.
+    /// A tensor that they name: f32, f16, bf16 or i32, of any strides, on the device of q. It has a gradient if the score reads it at one place,
+    /// indexed by batch, head or kv_head, q and k, each once, the last two always, or 0: a bias, or one that batch entries and heads share. If
+    /// another tensor requires a gradient, the backward pass is an error that says why it has none.
     #[must_use]
     pub fn tensor(mut self, name: &'a str, tensor: &'a Tensor) -> Expressions<'a> {
         self.tensors.push((name, tensor));
@@ -104,7 +104,7 @@ impl<'a> Expressions<'a> {
         }
     }
 
-    /// What is given, checked beside q as far as candle's tensors go; shapes are ferroflash's to check.
+    /// The inputs, checked against q as far as candle's tensors go; ferroflash checks the shapes.
     pub(crate) fn checked(&self, q: &Tensor) -> Result<Edit, Error> {
         let of_score = self
             .score
@@ -158,7 +158,7 @@ impl Edit {
         self.tensors.iter().map(|(name, tensor)| (*name, tensor))
     }
 
-    /// At which place the score names it, if it does.
+    /// Its index in the score, if the score names it.
     pub(crate) fn place(&self, name: &str) -> Option<usize> {
         self.of_score.iter().position(|&known| known == name)
     }

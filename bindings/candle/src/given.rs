@@ -1,5 +1,4 @@
-//! What a call gives beside q, k and v, each by the argument that it is: lengths of sequences, tables of pages, scales, sinks; and what
-//! expressions and dropout take.
+//! The arguments of a call other than q, k and v, each by name: lengths of sequences, page tables, scales, sinks; and the inputs of expressions and dropout.
 
 use candle_core::{DType, Device, Storage, Tensor};
 use ferroflash::arguments::Argument;
@@ -8,7 +7,7 @@ use crate::error::Error;
 use crate::expressions::Edit;
 use crate::rules::{has_contiguous_rows, has_type, same_device};
 
-/// What a call gives beside q, k and v.
+/// The arguments of a call other than q, k and v.
 #[derive(Default)]
 pub(crate) struct Given {
     /// Contiguous vectors.
@@ -19,11 +18,11 @@ pub(crate) struct Given {
     pub(crate) rng: Option<[u64; 2]>,
 }
 
-/// Where the numbers of a vector are.
+/// The place of a vector's numbers.
 pub(crate) enum Source {
     /// On the host, checked to be numbers of 31 bits.
     Host(Vec<i32>),
-    /// In a contiguous tensor, on the device of q. What lengths are there is not checked.
+    /// In a contiguous tensor, on the device of q. Lengths there are not checked.
     Tensor(Tensor),
 }
 
@@ -46,7 +45,7 @@ impl Given {
 }
 
 impl Source {
-    /// The numbers on the host; none where they lie in a tensor.
+    /// The numbers on the host; `None` if they are in a tensor.
     pub(crate) fn host(&self) -> &[i32] {
         match self {
             Source::Host(numbers) => numbers,
@@ -54,7 +53,7 @@ impl Source {
         }
     }
 
-    /// Lengths that are given beside q; those on the host have to fit 31 bits.
+    /// Lengths on the device of q; those on the host have to fit 31 bits.
     pub(crate) fn lengths(
         argument: &'static str,
         tensor: &Tensor,
@@ -69,7 +68,7 @@ impl Source {
         })
     }
 
-    /// Numbers of pages that are given beside q. Behind a sequence's end they are no pages, whatever they are.
+    /// Page numbers on the device of q. Entries beyond a sequence's end are ignored.
     pub(crate) fn pages(
         argument: &'static str,
         tensor: &Tensor,

@@ -14,9 +14,9 @@ use crate::memory::Cuda;
 use crate::memory::Host;
 use crate::passes;
 
-/// What an append has written outside of the cache.
+/// The results of an append outside the cache.
 pub(crate) struct Written {
-    /// The queries rotated; contiguous.
+    /// The rotated queries; contiguous.
     pub(crate) q: Option<Storage>,
     /// How many rows each sequence has now.
     pub(crate) seqused_k: Storage,
@@ -39,8 +39,8 @@ pub(crate) fn append(call: AppendCall) -> Result<Appended> {
     Ok(Appended { q, seqused_k })
 }
 
-/// The first half of an append: candle lends the memory of one tensor in each operation in place. This one has that of the cache's
-/// keys, and runs another, which has that of its values.
+/// The first half of an append: candle lends the memory of one tensor to each in-place operation. This one has the memory of the cache's keys, and
+/// runs another, which has that of its values.
 struct Keys<'a> {
     call: &'a AppendCall,
     written: &'a OnceCell<Written>,
@@ -113,7 +113,7 @@ impl InplaceOp1 for Values<'_, CudaStorage> {
         NAME
     }
 
-    /// Never: the keys lie on a GPU, so the values do.
+    /// Unreachable: the keys are on a GPU, so the values are.
     fn cpu_fwd(&self, _values: &mut CpuStorage, _layout: &Layout) -> Result<()> {
         Err(candle_core::Error::UnwrapNone)
     }

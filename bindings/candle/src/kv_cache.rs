@@ -1,4 +1,4 @@
-//! A cache of keys and values, as an engine keeps it: [`KvCache`].
+//! A cache of keys and values, as an inference engine keeps it: [`KvCache`].
 
 use candle_core::Tensor;
 use ferroflash::Fp8Kv;
@@ -9,10 +9,10 @@ use ferroflash::Fp8Kv;
 /// [`flash_attn_with_kvcache`](crate::flash_attn_with_kvcache) and
 /// [`flash_attn_varlen_with_kvcache`](crate::flash_attn_varlen_with_kvcache) read it.
 ///
-/// Rows that no sequence uses may hold anything, NaN too: they are not read.
+/// Unused rows may have any contents, including NaN: they are not read.
 ///
-/// k and v are of q's type, or both f8e4m3: [`KvCache::with_descale`] says what their elements are multiplied by, which is 1 where nobody
-/// says it. Attention reads such a cache from compute capability 8.9 on at head_dim 64 and 128, and on the CPU. Nothing is appended to it.
+/// k and v are of q's type, or both f8e4m3: [`KvCache::with_descale`] sets the scales of their elements, 1 by default. Attention reads such a cache
+/// from compute capability 8.9 on at head_dim 64 and 128, and on the CPU. Appends do not support it.
 #[derive(Clone, Copy, Debug)]
 pub struct KvCache<'a> {
     pub(crate) k: &'a Tensor,
@@ -22,7 +22,7 @@ pub struct KvCache<'a> {
     pub(crate) descale: Option<Descale<'a>>,
 }
 
-/// What elements of k and v in 8 bits are multiplied by.
+/// The scales of k and v in 8 bits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Descale<'a> {
     pub(crate) k: &'a Tensor,
@@ -30,7 +30,7 @@ pub(crate) struct Descale<'a> {
     pub(crate) of: Fp8Kv,
 }
 
-/// In which pages the rows of a sequence lie.
+/// The pages of the rows of a sequence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageTable<'a> {
     pub(crate) block_table: &'a Tensor,
@@ -38,10 +38,10 @@ pub(crate) struct PageTable<'a> {
 }
 
 impl<'a> KvCache<'a> {
-    /// Each sequence has rows of its own, from the first one on.
+    /// Each sequence has its own rows, from the first one on.
     ///
     /// * `k`, `v`: `[batch, seqlen_cache, heads_k, head_dim]`.
-    /// * `seqused_k`: u32 or i32 `[batch]`, how many of its rows each sequence uses. It lies where k lies, and stays there.
+    /// * `seqused_k`: u32 or i32 `[batch]`, how many of its rows each sequence uses. It is on the device of k, and stays there.
     pub fn new(k: &'a Tensor, v: &'a Tensor, seqused_k: &'a Tensor) -> KvCache<'a> {
         KvCache {
             k,
@@ -52,14 +52,14 @@ impl<'a> KvCache<'a> {
         }
     }
 
-    /// The rows of all sequences lie in the pages of one pool. Row `r` of sequence `b` is row `r % page_size` of the page
-    /// `block_table[b, r / page_size]`. Sequences may share pages; those that are appended to belong to one sequence alone.
+    /// The rows of all sequences are in the pages of one pool. Row `r` of sequence `b` is row `r % page_size` of the page
+    /// `block_table[b, r / page_size]`. Sequences may share pages; a page to which rows are appended must belong to only one sequence.
     ///
     /// * `k`, `v`: `[n_pages, page_size, heads_k, head_dim]`; pages of any size up to 256.
-    /// * `block_table`: u32 or i32 `[batch, columns]`. Entries behind a sequence's last page are not looked at.
-    /// * `max_seqlen_k`: the most rows of a sequence, at most `columns · page_size`. A plan is made for each number, so
-    ///   give the most that there will ever be, or a few numbers.
-    /// * `seqused_k`: as of [`KvCache::new`].
+    /// * `block_table`: u32 or i32 `[batch, columns]`. Entries after a sequence's last page are ignored.
+    /// * `max_seqlen_k`: the most rows of a sequence, at most `columns · page_size`. A plan is made for each value, so give the largest that will
+    ///   ever occur, or use only a few values.
+    /// * `seqused_k`: as for [`KvCache::new`].
     pub fn paged(
         k: &'a Tensor,
         v: &'a Tensor,
@@ -125,7 +125,7 @@ impl<'a> KvCache<'a> {
         KvCache { descale, ..self }
     }
 
-    /// The same cache with other lengths: those that an append gives.
+    /// The same cache with other lengths: the result of an append.
     #[must_use]
     pub fn with_seqused_k(self, seqused_k: &'a Tensor) -> KvCache<'a> {
         KvCache { seqused_k, ..self }

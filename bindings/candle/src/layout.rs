@@ -16,7 +16,7 @@ pub(crate) fn layout(layout: &Layout) -> ferroflash::Layout {
     ferroflash::Layout::strided(last_four(layout.dims(), 1), strides)
 }
 
-/// A tensor of these dimensions over what a pass has written.
+/// A tensor of these dimensions over the output of a pass.
 pub(crate) fn tensor(storage: Storage, shape: impl Into<Shape>) -> Tensor {
     Tensor::from_storage(storage, shape, BackpropOp::none(), false)
 }
@@ -24,8 +24,7 @@ pub(crate) fn tensor(storage: Storage, shape: impl Into<Shape>) -> Tensor {
 /// GPU kernels read 16 bytes at a time.
 const ALIGNMENT_BYTES: usize = 16;
 
-/// The tensor as GPU kernels read it: a copy of one whose rows begin between two multiples of 16 bytes, as a narrowed one may.
-/// Of the CPU it is the tensor itself.
+/// The tensor as GPU kernels read it: a copy if its rows do not begin at multiples of 16 bytes, as in a narrowed tensor. On the CPU it is the tensor itself.
 pub(crate) fn aligned(tensor: &Tensor) -> Result<Tensor> {
     if matches!(tensor.device(), Device::Cpu) {
         return Ok(tensor.clone());

@@ -1,5 +1,5 @@
 //! FlashAttention for [candle](https://github.com/huggingface/candle) tensors, forward and backward, by
-//! [ferroflash]: the functions of `candle-flash-attn`, by the same names and with the same arguments.
+//! [ferroflash]: the functions of `candle-flash-attn`, with the same names and arguments.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor, Var};
@@ -18,20 +18,20 @@
 //! # Ok::<(), candle_core::Error>(())
 //! ```
 //!
-//! # What every function keeps
+//! # Guarantees of every function
 //!
 //! - o = softmax(q·kᵀ · softmax_scale, masked) · v, exactly, in memory that grows with the length and not with its square.
-//! - q, k and v are bf16, f16 or f32, of one type; a cache may be f8e4m3. Sums are f32. On a GPU products of f32 are of tf32.
+//! - q, k and v are bf16, f16 or f32, of one type; a cache may be f8e4m3. Sums are f32. On a GPU products of f32 are computed in tf32.
 //! - Query head `h` reads key and value head `h / (heads_q / heads_k)`: one KV head is MQA, fewer than query heads GQA.
-//! - Any strides do, as long as the last dimension is contiguous: `transpose(1, 2)` costs no copy.
-//! - Masks are aligned to the bottom right: query `i` stands at the place `i + seqlen_k − seqlen_q` among the keys. A
+//! - Any strides are accepted, as long as the last dimension is contiguous: `transpose(1, 2)` costs no copy.
+//! - Masks are aligned to the bottom right: query `i` has the position `i + seqlen_k − seqlen_q` among the keys. A
 //!   row that sees no key gives o = 0.
-//! - Equal inputs give bit-equal results, forward and backward. Every function is differentiable in q, k and v, and in sinks and biases that it is given
-//!   ([`Options`]), but those over a cache ([`KvCache`]): a gradient through them is an error.
-//! - What is not offered is an error that names the argument ([`Error`]); nothing is accepted and ignored.
+//! - Equal inputs give bit-equal results, forward and backward. Every function is differentiable in q, k and v, and in sinks and biases
+//!   ([`Options`]), except those over a cache ([`KvCache`]): a gradient through them is an error.
+//! - What is not supported is an error that names the argument ([`Error`]); nothing is silently ignored.
 //!
-//! Tensors of the CPU are computed by all cores of the processor. With the feature `cuda`, those of a CUDA device are
-//! computed by ferroflash's kernels, on candle's own stream.
+//! Attention on CPU tensors runs on all cores of the processor. With the feature `cuda`, on tensors of a CUDA device it runs ferroflash's kernels,
+//! on candle's own stream.
 // Only `cuda::raw`, which hands out addresses of candle's memory, allows what is denied here.
 #![deny(unsafe_code)]
 
@@ -88,7 +88,7 @@ pub use error::Error;
 pub use expressed::{flash_attn_varlen_with_expressions, flash_attn_with_expressions};
 pub use expressions::Expressions;
 pub use ferroflash::arguments::Argument;
-/// What [`Score::new`] and [`Mask::new`] trace closures with.
+/// Types of the closures of [`Score::new`] and [`Mask::new`].
 pub use ferroflash::expression;
 pub use ferroflash::{Mask, MaskExpression, Score};
 pub use kv_cache::KvCache;

@@ -1,4 +1,4 @@
-//! The row statistics of a forward pass: kept when it has run, and handed out as a node of their own.
+//! The row statistics of a forward pass: kept when it has run, and returned by a separate node.
 
 use candle_core::{Result, Shape};
 
@@ -9,7 +9,7 @@ use crate::memory::{Place, Stored};
 use crate::passes;
 
 impl Call {
-    /// o of q, k and v; lse is kept.
+    /// o from q, k and v; lse is kept.
     pub(crate) fn forward<P: Place>(&self, inputs: [Stored<P>; 3]) -> Result<P::Storage> {
         let (o, lse) = passes::forward::<P>(self, inputs, true)?;
         if let Some(lse) = lse {
@@ -18,7 +18,7 @@ impl Call {
         Ok(o)
     }
 
-    /// The lse that is kept, where q is.
+    /// The kept lse, on the device of q.
     pub(crate) fn lse_of<P: Place>(&self, q: &P::Storage) -> Result<(P::Storage, Shape)> {
         let lse = self.lse()?;
         let (storage, layout) = lse.storage_and_layout();

@@ -19,23 +19,23 @@ use crate::rules::{backend, beside, dims, dtype, has_elements, has_shape};
 /// How errors call it.
 const NAME: &str = "flash_mla_with_kvcache";
 
-/// Attention over a cache of latent rows, each of which is a key, and in its first columns a value, as multi-head latent attention
-/// decodes: o, typed as `q`, and lse. FlashMLA's function.
+/// Attention over a cache of latent rows, as in the decode of multi-head latent attention: each row is a key, and its first columns are the value.
+/// Returns o, in the type of `q`, and lse. FlashMLA's function.
 ///
 /// * `q`: `[batch, seqlen_q, heads_q, head_dim]`.
 /// * `k_cache`: `[n_pages, page_size, heads_k, head_dim]`, pages of any size up to 256; without `block_table`
-///   `[batch, seqlen_cache, heads_k, head_dim]`. It is read where it lies. DeepSeek's models have one KV head and a head_dim of 576.
+///   `[batch, seqlen_cache, heads_k, head_dim]`. It is read in place. DeepSeek's models have one KV head and a head_dim of 576.
 /// * `block_table`: u32 or i32 `[batch, columns]`: row `r` of sequence `b` is row `r % page_size` of page
-///   `block_table[b, r / page_size]`. Entries behind a sequence's last page are not looked at.
+///   `block_table[b, r / page_size]`. Entries after a sequence's last page are ignored.
 /// * `cache_seqlens`: u32 or i32 `[batch]`, how many rows each sequence has.
 /// * `head_dim_v`: columns of a value, 1 to head_dim; 512 in DeepSeek's models.
 /// * `softmax_scale`: factor of the scores, greater than 0.
-/// * `causal`: whether a query sees the keys up to its own place only; the last query stands at the last key.
+/// * `causal`: whether a query sees only the keys up to its own position; the last query is at the position of the last key.
 ///
 /// o is `[batch, seqlen_q, heads_q, head_dim_v]`. lse is f32 `[batch, heads_q, seqlen_q]`, log Σ exp of a row's scores. A row that
 /// sees no key gives o = 0 and lse = −∞.
 ///
-/// There is no backward pass: a gradient through it is [`Error::Gradient`]. Lengths and pages are looked at on the CPU alone. GPUs of
+/// There is no backward pass: a gradient through it is [`Error::Gradient`]. Lengths and pages are checked only on the CPU. GPUs of
 /// compute capability 9.0 have a kernel, for head_dim and head_dim_v that are multiples of 8 up to 576 and 512.
 ///
 /// ```
@@ -107,13 +107,13 @@ pub fn flash_mla_with_kvcache(
     Ok((o, lse))
 }
 
-/// q and k → o, or, when it has run, lse.
+/// q and k → o, or, after the pass has run, lse.
 struct Latent {
     call: Arc<Call>,
     result: Of,
 }
 
-/// What a node gives.
+/// The result of a node.
 #[derive(Clone, Copy)]
 enum Of {
     O,

@@ -1,8 +1,8 @@
-//! The nodes of candle's graph: a forward pass that candle can differentiate, lse beside it, and the backward pass.
+//! The nodes of candle's graph: a forward pass that candle can differentiate, lse, and the backward pass.
 //!
-//! [`Attention`] gives o and keeps lse in its [`Call`]. [`Lse`] hands lse out as a node of its own. Both differentiate by
-//! [`Backward`], from the gradient of o or from that of lse: candle gives a node the gradient of its one result. [`Carrying`] is attention whose
-//! backward pass gives more gradients than candle has room for: see [`crate::carried`].
+//! [`Attention`] returns o and keeps lse in its [`Call`]. [`Lse`] is a separate node that returns lse. Both differentiate by [`Backward`], from the
+//! gradient of o or from that of lse: candle gives a node the gradient of its one result. [`Carrying`] is attention whose backward pass computes
+//! more gradients than candle's operations can return: see [`crate::carried`].
 
 use std::sync::{Arc, OnceLock};
 
@@ -29,20 +29,20 @@ struct Carrying {
     passed: Arc<Passed>,
 }
 
-/// q, k and v → lse, when [`Attention`] has run.
+/// q, k and v → lse, after [`Attention`] has run.
 struct Lse {
     call: Arc<Call>,
     o: Tensor,
 }
 
-/// q, k and v → their gradients: that of q is the result, those of k, v and what is carried are kept for [`Backward::run`].
+/// q, k and v → their gradients: that of q is the result, those of k, v and the carried tensors are kept for [`Backward::run`].
 struct Backward<'a> {
     call: &'a Call,
     results: Results<'a>,
     others: OnceLock<Vec<Tensor>>,
 }
 
-/// Runs a forward pass: o, shaped as q.
+/// Runs a forward pass: o, in the shape of q.
 pub(crate) fn attention(checked: Checked) -> Result<Tensor> {
     let ([q, k, v], call) = (checked.inputs, Arc::new(checked.call));
     let carried = call.carried.iter().map(|carried| &carried.tensor);
@@ -55,7 +55,7 @@ pub(crate) fn attention(checked: Checked) -> Result<Tensor> {
     q.apply_op3(&k, &token, Carrying { call, v, passed })
 }
 
-/// Runs a forward pass: o, shaped as q, and lse, f32.
+/// Runs a forward pass: o, in the shape of q, and lse, f32.
 pub(crate) fn attention_with_lse(checked: Checked) -> Result<(Tensor, Tensor)> {
     let [q, k, v] = &checked.inputs;
     let call = Arc::new(checked.call);
@@ -68,7 +68,7 @@ pub(crate) fn attention_with_lse(checked: Checked) -> Result<(Tensor, Tensor)> {
     Ok((o, lse))
 }
 
-/// What an operation of candle computes from its three tensors, by one method for every place: on the CPU, and with CUDA.
+/// An operation of candle on three tensors, computed by one method for every place: the CPU, and CUDA.
 macro_rules! on_three {
     ($method:ident) => {
         fn cpu_fwd(
@@ -99,7 +99,7 @@ macro_rules! on_three {
 }
 pub(crate) use on_three;
 
-/// The same of two tensors.
+/// The same for two tensors.
 macro_rules! on_two {
     ($method:ident) => {
         fn cpu_fwd(
@@ -218,7 +218,7 @@ impl CustomOp3 for Lse {
 }
 
 impl Backward<'_> {
-    /// The gradients of q, k, v and what is carried from those of o and lse.
+    /// The gradients of q, k, v and the carried tensors from those of o and lse.
     fn run(
         call: &Call,
         [q, k, v]: [&Tensor; 3],
@@ -248,7 +248,7 @@ impl Backward<'_> {
         Ok((gradients, carried.collect::<Result<_>>()?))
     }
 
-    /// Gives the gradient of q. Those of k and v, shaped as they, and of what is carried are kept.
+    /// Returns the gradient of q. Those of k and v, in their shapes, and of the carried tensors are kept.
     fn gradients<P: Place>(&self, inputs: [Stored<P>; 3]) -> Result<(P::Storage, Shape)> {
         let [of_q, of_k, of_v] = inputs.map(|(_, layout)| layout.shape());
         let AllGradients {
@@ -280,7 +280,7 @@ mod tests {
     use super::*;
     use crate::request::Request;
 
-    /// candle adds gradients up before it hands them on, so none of its own comes like this.
+    /// candle sums gradients before it passes them on, so this cannot come from candle.
     #[test]
     fn a_gradient_may_have_any_strides() -> Result<()> {
         let random = |heads| Tensor::rand(-1f32, 1f32, (2, 9, heads, 8), &Device::Cpu);

@@ -1,4 +1,4 @@
-//! What a call may do beside a mask: expressions, sinks, dropout ([`Options`]).
+//! The options of a call in addition to a mask: expressions, sinks, dropout ([`Options`]).
 
 use candle_core::{DType, Tensor};
 use ferroflash::arguments::{Argument, ByArgument};
@@ -11,7 +11,7 @@ use crate::expressions::Expressions;
 use crate::given::{Given, Source};
 use crate::rules::{beside, has_shape};
 
-/// Expressions, sinks and dropout of a call, any of them together.
+/// Expressions, sinks and dropout of a call, in any combination.
 ///
 /// Plain data: nothing is checked before a function takes it.
 ///
@@ -50,12 +50,12 @@ struct Dropout {
 }
 
 impl<'a> Options<'a> {
-    /// None: plain attention.
+    /// No options: plain attention.
     pub fn new() -> Options<'a> {
         Options::default()
     }
 
-    /// A score and a mask of the caller's own. Tensors that a score reads at its own place have gradients: see [`Expressions::tensor`].
+    /// A custom score and mask. Tensors that a score reads at its own position have gradients: see [`Expressions::tensor`].
     #[must_use]
     pub fn expressions(self, expressions: &'a Expressions<'a>) -> Options<'a> {
         let expressions = Some(expressions);
@@ -65,8 +65,8 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// A term more in the sum of exponentials of each row of a head: a score without a value, as GPT-OSS has them. It is measured as scores are after
-    /// `softmax_scale`. Of a row that sees no key o is 0 all the same. It has a gradient.
+    /// An additional term in the sum of exponentials of each row of a head: a score without a value, as in GPT-OSS. It has the unit of scores after
+    /// `softmax_scale`. A row that sees no key still gives o = 0. It has a gradient.
     ///
     /// * `sinks`: f32 `[heads_q]`, on the device of q.
     #[must_use]
@@ -74,19 +74,19 @@ impl<'a> Options<'a> {
         self.input(Argument::Sinks, sinks)
     }
 
-    /// One of the inputs that ferroflash's calls may leave out ([`Argument::optional_input`] says what it is and whether it has a gradient): a vector of the
-    /// type and the number of elements that [`ferroflash::Inputs`] says, on the device of q.
+    /// One of ferroflash's optional inputs ([`Argument::optional_input`] describes it and says whether it has a gradient): a vector of the type and
+    /// length that [`ferroflash::Inputs`] gives, on the device of q.
     #[must_use]
     pub fn input(mut self, argument: Argument, vector: &'a Tensor) -> Options<'a> {
         self.inputs[argument] = Some(vector);
         self
     }
 
-    /// Drops weights at random, and divides the others by the probability that they are kept. The backward pass drops the same ones.
+    /// Drops weights at random, and divides the others by the probability of being kept. The backward pass drops the same weights.
     ///
-    /// * `p`: the probability that a weight is dropped, at least 0, which is none, and less than 1; rounded to a multiple of 1/256.
-    /// * `seed`, `offset`: which ones, with batch entry, head, query and key. Other numbers at every step and in every layer drop others:
-    ///   [`ProblemBuilder::dropout`] says more.
+    /// * `p`: the probability that a weight is dropped, at least 0 (no dropout) and less than 1; rounded to a multiple of 1/256.
+    /// * `seed`, `offset`: they decide, with batch entry, head, query and key, which weights are dropped. Use different numbers at every step and in
+    ///   every layer: see [`ProblemBuilder::dropout`].
     #[must_use]
     pub fn dropout(self, p: f32, seed: u64, offset: u64) -> Options<'a> {
         let rng = [seed, offset];
@@ -106,7 +106,7 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// What they give, checked beside q as far as candle's tensors go.
+    /// The arguments of these options, checked against q as far as candle's tensors go.
     pub(crate) fn given(&self, q: &Tensor, problem: &Problem) -> candle_core::Result<Given> {
         let mut given = Given::default();
         if let Some(expressions) = self.expressions {

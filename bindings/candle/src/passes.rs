@@ -1,4 +1,4 @@
-//! Passes and appends on tensors of candle, wherever their memory is.
+//! Passes and appends on tensors of candle, in any memory.
 
 use std::sync::LazyLock;
 
@@ -16,10 +16,10 @@ use crate::in_place::Written;
 use crate::layout::layout;
 use crate::memory::{Held, Place, Run, Stored};
 
-/// How many prepared calls are kept: a model has a few shapes for each of its kinds of layers.
+/// How many prepared calls are kept: a model has a few shapes for each kind of layer.
 const N_PLANS: usize = 256;
 
-/// Calls prepared before, of all devices.
+/// The prepared calls of all devices.
 static PLANS: LazyLock<PlanCache> = LazyLock::new(|| PlanCache::new(N_PLANS));
 
 /// candle's name of a type.
@@ -31,7 +31,7 @@ fn dtype(dtype: Dtype) -> DType {
     }
 }
 
-/// o of q, k and v and, where it is wanted, lse.
+/// o from q, k and v and, if wanted, lse.
 pub(crate) fn forward<P: Place>(
     call: &Call,
     inputs: [Stored<P>; 3],
@@ -61,7 +61,7 @@ pub(crate) fn forward<P: Place>(
     Ok((o, lse))
 }
 
-/// The gradients of q, k, v and what the call carries.
+/// The gradients of q, k, v and the carried tensors.
 pub(crate) fn backward<P: Place>(
     call: &Call,
     inputs: [Stored<P>; 3],
@@ -174,7 +174,7 @@ fn read<'a, P: Place>(
     }
 }
 
-/// The strides of q, k and v, all else is contiguous; and which of the arguments that may be left out the call gives.
+/// The strides of q, k and v (all else is contiguous), and the optional arguments that the call gives.
 fn layouts(call: &Call, [q, k, v]: [&Layout; 3]) -> Layouts {
     let layouts = Layouts::contiguous()
         .with(Argument::Q, layout(q))

@@ -1,10 +1,10 @@
-//! What candle-flash-attn takes and ferroflash does not: refused by name, unless the value given changes nothing.
+//! Arguments of candle-flash-attn that ferroflash does not support: refused by name, unless the given value has no effect.
 
 use candle_core::Tensor;
 
 use crate::error::Error;
 
-/// Of ranges of keys that some queries see whatever the mask says, none.
+/// No ranges of keys that some queries see regardless of the mask.
 pub(crate) fn mm_prefix(mm_prefix_ranges: Option<&Tensor>) -> Result<(), Error> {
     match mm_prefix_ranges {
         None => Ok(()),
@@ -16,7 +16,7 @@ pub(crate) fn mm_prefix(mm_prefix_ranges: Option<&Tensor>) -> Result<(), Error> 
     }
 }
 
-/// Of numbers in 16 or 32 bits there are no scales.
+/// Numbers of 16 or 32 bits have no scales.
 pub(crate) fn descale(descale: &Tensor) -> Error {
     Error::NotOffered {
         argument: "k_descale",

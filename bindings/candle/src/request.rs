@@ -1,7 +1,6 @@
-//! What a function is asked for, and the rules that it has to keep: tensors × options → [`Call`].
+//! The request of a function, and its rules: tensors × options → [`Call`].
 //!
-//! Looks at shapes, types, strides and devices, by [`crate::rules`]. Of the memory it looks at lengths on the host alone.
-//! Sizes are ferroflash's to check, when the call runs.
+//! Checks shapes, types, strides and devices, by [`crate::rules`]. It reads no memory except lengths on the host. ferroflash checks sizes when the call runs.
 
 use candle_core::{DType, Tensor};
 use ferroflash::arguments::Argument;
@@ -27,16 +26,16 @@ pub(crate) struct Request<'a> {
     pub(crate) softmax_scale: f32,
     /// Which keys a query sees.
     pub(crate) mask: Mask,
-    /// What there is beside the mask.
+    /// The options in addition to the mask.
     pub(crate) options: Options<'a>,
 }
 
-/// Where the sequences of packed tensors lie.
+/// The places of sequences in packed tensors.
 #[derive(Clone, Copy)]
 pub(crate) struct Sequences<'a> {
-    /// Where each sequence's queries begin, and where the last one's end.
+    /// The first query of each sequence, and the end of the last.
     pub(crate) seqlens_q: &'a Tensor,
-    /// The same of keys and values.
+    /// The same for keys and values.
     pub(crate) seqlens_k: &'a Tensor,
     /// The most queries of a sequence.
     pub(crate) max_seqlen_q: usize,
@@ -53,7 +52,7 @@ pub(crate) struct Checked {
 }
 
 impl<'a> Request<'a> {
-    /// What every function is given, without a mask.
+    /// The common arguments of every function, without a mask.
     pub(crate) fn new([q, k, v]: [&'a Tensor; 3], softmax_scale: f32) -> Request<'a> {
         Request {
             q,
@@ -117,12 +116,12 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// The rules for each of q, k and v alone, and that they lie together and have one type.
+    /// The rules for each of q, k and v, and that they have one device and one type.
     pub(crate) fn tensors(&self, rank_q: usize, rank_k: usize) -> Result<(), Error> {
         self.tensors_of(rank_q, rank_k, self.q.dtype())
     }
 
-    /// The same, but k and v have a type of their own.
+    /// The same, but k and v have their own type.
     pub(crate) fn tensors_of(
         &self,
         rank_q: usize,
@@ -136,7 +135,7 @@ impl<'a> Request<'a> {
         beside("v", self.v, rank_k, self.q, of_kv)
     }
 
-    /// k and v have this shape, which q says in part.
+    /// Checks that k and v have this shape, part of which comes from q.
     pub(crate) fn shapes<const RANK: usize>(&self, allowed: [usize; RANK]) -> Result<(), Error> {
         has_shape("k", self.k, &allowed)?;
         has_shape("v", self.v, &allowed)
@@ -169,7 +168,7 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// The call of a problem, with what the options give and what it is given beside them.
+    /// The call of a problem, with the options' arguments and these others.
     pub(crate) fn call(
         &self,
         problem: ProblemBuilder,
@@ -182,7 +181,7 @@ impl<'a> Request<'a> {
 }
 
 impl Sequences<'_> {
-    /// How many there are.
+    /// The number of sequences.
     pub(crate) fn batch(&self) -> Result<usize, Error> {
         let batch = n_sequences("seqlens_q", self.seqlens_q)?;
         let why = "as many as of seqlens_q";

@@ -1,4 +1,4 @@
-//! The rules for one tensor, each a function: what it may be, and where it lies.
+//! The rules for one tensor, each a function.
 
 use candle_core::{DType, Device, Tensor};
 use ferroflash::Dtype;
@@ -10,7 +10,7 @@ pub(crate) fn dims<const RANK: usize>(tensor: &Tensor) -> [usize; RANK] {
     std::array::from_fn(|dim| tensor.dims().get(dim).copied().unwrap_or(0))
 }
 
-/// Whether this build works on the device's kind.
+/// Checks that this build supports the kind of device.
 pub(crate) fn backend(argument: &'static str, tensor: &Tensor) -> Result<(), Error> {
     let (given, allowed) = match tensor.device() {
         Device::Cpu => return Ok(()),
@@ -30,7 +30,7 @@ pub(crate) fn backend(argument: &'static str, tensor: &Tensor) -> Result<(), Err
     })
 }
 
-/// The tensor lies where the first one does.
+/// Checks that the tensor is on the device of the first one.
 pub(crate) fn same_device(
     argument: &'static str,
     tensor: &Tensor,
@@ -72,7 +72,7 @@ pub(crate) fn has_type(
     }
 }
 
-/// The last dimension has stride 1; where it has one entry, or the tensor none, its stride says nothing.
+/// Checks that the last dimension has stride 1; with one entry, or in an empty tensor, the stride is ignored.
 pub(crate) fn has_contiguous_rows(argument: &'static str, tensor: &Tensor) -> Result<(), Error> {
     let last = tensor.dims().last().zip(tensor.stride().last());
     match last {
@@ -86,7 +86,7 @@ pub(crate) fn has_contiguous_rows(argument: &'static str, tensor: &Tensor) -> Re
     }
 }
 
-/// The tensor has this shape, which those before it say in part.
+/// Checks that the tensor has this shape, part of which comes from earlier tensors.
 pub(crate) fn has_shape(
     argument: &'static str,
     tensor: &Tensor,
@@ -102,7 +102,7 @@ pub(crate) fn has_shape(
     }
 }
 
-/// What the type of a tensor of numbers is called in ferroflash.
+/// ferroflash's type of a tensor of numbers.
 pub(crate) fn dtype(argument: &'static str, tensor: &Tensor) -> Result<Dtype, Error> {
     match tensor.dtype() {
         DType::BF16 => Ok(Dtype::Bf16),
@@ -116,8 +116,7 @@ pub(crate) fn dtype(argument: &'static str, tensor: &Tensor) -> Result<Dtype, Er
     }
 }
 
-/// A tensor of numbers that is given beside the first: it lies there, is of this rank and this type, and its last dimension is
-/// contiguous.
+/// Checks another tensor of numbers: it is on the device of the first, has this rank and this type, and its last dimension is contiguous.
 pub(crate) fn beside(
     argument: &'static str,
     tensor: &Tensor,
@@ -131,7 +130,7 @@ pub(crate) fn beside(
     has_contiguous_rows(argument, tensor)
 }
 
-/// How many sequences a vector of cumulative lengths says that there are.
+/// The number of sequences of a vector of cumulative lengths.
 pub(crate) fn n_sequences(argument: &'static str, seqlens: &Tensor) -> Result<usize, Error> {
     has_rank(argument, seqlens, 1)?;
     let given = seqlens.elem_count();
@@ -145,7 +144,7 @@ pub(crate) fn n_sequences(argument: &'static str, seqlens: &Tensor) -> Result<us
     }
 }
 
-/// As many elements of a vector as there have to be, and why.
+/// Checks the number of elements of a vector, for this reason.
 pub(crate) fn has_elements(
     argument: &'static str,
     vector: &Tensor,

@@ -1,4 +1,4 @@
-//! What keys and values in 8 bits are multiplied by: [`Scales`].
+//! The scales of keys and values in 8 bits: [`Scales`].
 
 use candle_core::{DType, Result, Tensor};
 use ferroflash::arguments::Argument;
@@ -10,20 +10,20 @@ use crate::kv_cache::{Descale, KvCache};
 use crate::refuse;
 use crate::rules::{dims, has_shape, has_type, same_device};
 
-/// Scales of k and of v, f32 and contiguous, beside them.
+/// Scales of k and of v, f32 and contiguous, on their device.
 pub(crate) struct Scales {
     k: Tensor,
     v: Tensor,
 }
 
 impl Scales {
-    /// What a call gives, with them.
+    /// The arguments of a call, with these.
     pub(crate) fn put(self, given: Given) -> Given {
         let given = given.with(Argument::KDescale, Source::Tensor(self.k));
         given.with(Argument::VDescale, Source::Tensor(self.v))
     }
 
-    /// Those of a cache, and the problem that says what they are of. A cache of the problem's type has none.
+    /// The scales of a cache, and the problem with their kind. A cache of the problem's type has none.
     pub(crate) fn of(
         cache: &KvCache,
         batch: usize,

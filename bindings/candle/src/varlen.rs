@@ -1,5 +1,5 @@
-//! The functions of candle-flash-attn on packed sequences: tensors `[total, heads, head_dim]`, one sequence behind the
-//! other, and vectors that say where each begins.
+//! The functions of candle-flash-attn on packed sequences: tensors `[total, heads, head_dim]`, one sequence after the other, and vectors with the
+//! first row of each.
 #![expect(clippy::too_many_arguments, reason = "those of candle-flash-attn")]
 
 use candle_core::{Result, Tensor};
@@ -9,19 +9,18 @@ use crate::expressed::flash_attn_varlen_with_expressions;
 use crate::options::Options;
 use crate::with_options::flash_attn_varlen_with_options;
 
-/// Attention on packed sequences, causal or not: o, shaped and typed as `q`.
+/// Attention on packed sequences, causal or not: o, in the shape and type of `q`.
 ///
 /// * `q`: `[total_q, heads_q, head_dim]`.
 /// * `k`, `v`: `[total_k, heads_k, head_dim]`; `heads_q` is a multiple of `heads_k`.
-/// * `seqlens_q`: u32 or i32 `[batch + 1]`, the row at which each sequence begins in `q`, and at last the row behind the
-///   last one's end.
-/// * `seqlens_k`: the same of `k` and `v`.
+/// * `seqlens_q`: u32 or i32 `[batch + 1]`, the first row of each sequence in `q`, and the end of the last.
+/// * `seqlens_k`: the same for `k` and `v`.
 /// * `max_seqlen_q`, `max_seqlen_k`: the most rows of a sequence.
 /// * `softmax_scale`: factor of the scores, greater than 0; usually 1/√head_dim.
-/// * `causal`: whether a query sees the keys up to its own place only, aligned to the bottom right of its sequence.
+/// * `causal`: whether a query sees only the keys up to its own position, aligned to the bottom right of its sequence.
 ///
-/// Lengths that contradict each other or the tensors are an error on the CPU. On a GPU nobody looks at them, as that would
-/// wait for the device; what comes out then means nothing.
+/// Lengths that contradict each other or the tensors are an error on the CPU. On a GPU they are not checked, as that would wait for the device; the
+/// results are then undefined.
 pub fn flash_attn_varlen(
     q: &Tensor,
     k: &Tensor,
@@ -47,11 +46,11 @@ pub fn flash_attn_varlen(
     )
 }
 
-/// Attention on packed sequences with a sliding window: o, shaped and typed as `q`.
+/// Attention on packed sequences with a sliding window: o, in the shape and type of `q`.
 ///
-/// * `window_size_left`: how many keys before its own place a query sees; `None` is no limit.
-/// * `window_size_right`: how many behind it. `None` and `Some(0)` together are a causal mask.
-/// * The others: as of [`flash_attn_varlen`].
+/// * `window_size_left`: how many keys before its own position a query sees; `None` is no limit.
+/// * `window_size_right`: how many keys after it. `None` and `Some(0)` together are a causal mask.
+/// * The others: as for [`flash_attn_varlen`].
 pub fn flash_attn_varlen_windowed(
     q: &Tensor,
     k: &Tensor,
@@ -79,10 +78,10 @@ pub fn flash_attn_varlen_windowed(
     )
 }
 
-/// Attention on packed sequences with ALiBi: o, shaped and typed as `q`.
+/// Attention on packed sequences with ALiBi: o, in the shape and type of `q`.
 ///
-/// * `alibi_slopes`: f32 `[heads_q]`, as of [`flash_attn_alibi`](crate::flash_attn_alibi).
-/// * The others: as of [`flash_attn_varlen`].
+/// * `alibi_slopes`: f32 `[heads_q]`, as for [`flash_attn_alibi`](crate::flash_attn_alibi).
+/// * The others: as for [`flash_attn_varlen`].
 pub fn flash_attn_varlen_alibi(
     q: &Tensor,
     k: &Tensor,
@@ -110,10 +109,10 @@ pub fn flash_attn_varlen_alibi(
     )
 }
 
-/// Attention on packed sequences with ALiBi and a sliding window: o, shaped and typed as `q`.
+/// Attention on packed sequences with ALiBi and a sliding window: o, in the shape and type of `q`.
 ///
-/// * `alibi_slopes`: f32 `[heads_q]`, as of [`flash_attn_alibi`](crate::flash_attn_alibi).
-/// * The others: as of [`flash_attn_varlen_windowed`].
+/// * `alibi_slopes`: f32 `[heads_q]`, as for [`flash_attn_alibi`](crate::flash_attn_alibi).
+/// * The others: as for [`flash_attn_varlen_windowed`].
 pub fn flash_attn_varlen_alibi_windowed(
     q: &Tensor,
     k: &Tensor,
@@ -143,11 +142,11 @@ pub fn flash_attn_varlen_alibi_windowed(
     )
 }
 
-/// Attention on packed sequences with ALiBi, a sliding window and a soft cap: o, shaped and typed as `q`.
+/// Attention on packed sequences with ALiBi, a sliding window and a soft cap: o, in the shape and type of `q`.
 ///
-/// * `alibi_slopes`: f32 `[heads_q]`, as of [`flash_attn_alibi`](crate::flash_attn_alibi); `None` is none.
+/// * `alibi_slopes`: f32 `[heads_q]`, as for [`flash_attn_alibi`](crate::flash_attn_alibi); `None` is none.
 /// * `softcap`: bound of the scores, softcap · tanh(s / softcap), before slopes; 0 is none.
-/// * The others: as of [`flash_attn_varlen_windowed`].
+/// * The others: as for [`flash_attn_varlen_windowed`].
 pub fn flash_attn_varlen_alibi_windowed_softcap(
     q: &Tensor,
     k: &Tensor,

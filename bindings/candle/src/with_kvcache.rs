@@ -1,4 +1,4 @@
-//! Attention over a cache of keys and values: candle-flash-attn's function for pages, and two that take lengths as an engine has them.
+//! Attention over a cache of keys and values: candle-flash-attn's function for pages, and two that take lengths as inference engines have them.
 
 use candle_core::{Result, Tensor};
 
@@ -9,25 +9,24 @@ use crate::options::Options;
 use crate::refuse;
 use crate::request::{Request, Sequences};
 
-/// Attention on packed queries, and on keys and values in pages, with a sliding window: o, shaped and typed as `q`.
+/// Attention on packed queries, and on keys and values in pages, with a sliding window: o, in the shape and type of `q`.
 ///
 /// * `q`: `[total_q, heads_q, head_dim]`.
 /// * `k`, `v`: `[n_pages, page_block_size, heads_k, head_dim]`; pages of any size up to 256.
-/// * `seqlens_q`: u32 or i32 `[batch + 1]`, the row at which each sequence begins in `q`, and at last the row behind the
-///   last one's end.
-/// * `seqlens_k`: the same of keys, though they lie in pages: sequence `b` has `seqlens_k[b + 1] − seqlens_k[b]`. On a GPU u32
-///   alone, and one small kernel makes lengths of it: [`flash_attn_varlen_with_kvcache`] takes lengths as they are.
+/// * `seqlens_q`: u32 or i32 `[batch + 1]`, the first row of each sequence in `q`, and the end of the last.
+/// * `seqlens_k`: the same for keys, although they are in pages: sequence `b` has `seqlens_k[b + 1] − seqlens_k[b]` keys. On a GPU only u32 is
+///   accepted, and one small kernel converts it to lengths: [`flash_attn_varlen_with_kvcache`] takes lengths directly.
 /// * `block_table`: u32 or i32 `[batch, max_pages]`, the pages of each sequence: its row `r` is row `r % page_block_size` of page
 ///   `block_table[b, r / page_block_size]`.
-/// * `mm_prefix_ranges`: i32 `[batch, max_ranges, 2]`, keys that the mask does not hide. Only `None` is offered.
+/// * `mm_prefix_ranges`: i32 `[batch, max_ranges, 2]`, keys that the mask does not hide. Only `None` is supported.
 /// * `max_seqlen_q`, `max_seqlen_k`: the most queries and keys of a sequence.
 /// * `page_block_size`: rows of a page.
 /// * `softcap`: bound of the scores, softcap · tanh(s / softcap); `None`, or 0, is none.
-/// * The others: as of [`flash_attn_varlen_windowed`](crate::flash_attn_varlen_windowed).
+/// * The others: as for [`flash_attn_varlen_windowed`](crate::flash_attn_varlen_windowed).
 ///
 /// There is no backward pass: a gradient through it is [`Error::Gradient`](crate::Error::Gradient). Lengths that contradict each
-/// other, and pages that the pool does not have, are an error on the CPU. On a GPU nobody looks at them, as that would wait for the
-/// device; what comes out then means nothing.
+/// other, and pages that the pool does not have, are an error on the CPU. On a GPU they are not checked, as that would wait for the device; the
+/// results are then undefined.
 #[expect(clippy::too_many_arguments, reason = "those of candle-flash-attn")]
 pub fn flash_attn_varlen_paged_windowed(
     q: &Tensor,
@@ -60,15 +59,15 @@ pub fn flash_attn_varlen_paged_windowed(
     attention(request.paged(sequences, block_table, page_block_size)?)
 }
 
-/// Attention over a cache, with equally many queries for each sequence: a step of decoding. o, shaped and typed as `q`.
+/// Attention over a cache, with the same number of queries for each sequence: a decode step. o, in the shape and type of `q`.
 ///
 /// * `q`: `[batch, seqlen_q, heads_q, head_dim]`.
-/// * `cache`: keys and values, and how many of them each sequence has. They stay where they are.
-/// * The others: as of [`flash_attn_windowed`](crate::flash_attn_windowed). Masks are aligned to the bottom right of each
-///   sequence: its last query stands at the place of its last key.
+/// * `cache`: keys and values, and how many of them each sequence has. They are read in place.
+/// * The others: as for [`flash_attn_windowed`](crate::flash_attn_windowed). Masks are aligned to the bottom right of each
+///   sequence: its last query is at the position of its last key.
 ///
-/// There is no backward pass: a gradient through it is [`Error::Gradient`](crate::Error::Gradient). Lengths and pages are
-/// looked at on the CPU alone, as by [`flash_attn_varlen_paged_windowed`].
+/// There is no backward pass: a gradient through it is [`Error::Gradient`](crate::Error::Gradient). Lengths and pages are checked only on the CPU,
+/// as by [`flash_attn_varlen_paged_windowed`].
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -99,14 +98,13 @@ pub fn flash_attn_with_kvcache(
     attention(request.cached(cache, Queries::Padded)?)
 }
 
-/// Attention over a cache, with packed queries: sequences that begin, with many queries, and sequences that go on, with one,
-/// share a call. o, shaped and typed as `q`.
+/// Attention over a cache, with packed queries: sequences that begin, with many queries, and sequences that continue, with one, share a call. o, in
+/// the shape and type of `q`.
 ///
 /// * `q`: `[total_q, heads_q, head_dim]`.
-/// * `seqlens_q`: u32 or i32 `[batch + 1]`, the row at which each sequence begins in `q`, and at last the row behind the
-///   last one's end.
+/// * `seqlens_q`: u32 or i32 `[batch + 1]`, the first row of each sequence in `q`, and the end of the last.
 /// * `max_seqlen_q`: the most queries of a sequence.
-/// * The others: as of [`flash_attn_with_kvcache`].
+/// * The others: as for [`flash_attn_with_kvcache`].
 pub fn flash_attn_varlen_with_kvcache(
     q: &Tensor,
     seqlens_q: &Tensor,

@@ -1,4 +1,4 @@
-//! The functions beyond candle-flash-attn: those that give lse, too.
+//! The functions beyond candle-flash-attn: those that also return lse.
 
 use candle_core::{Result, Tensor};
 
@@ -6,9 +6,9 @@ use crate::operation::attention_with_lse;
 use crate::request::{Request, Sequences};
 
 /// As [`flash_attn_windowed`](crate::flash_attn_windowed), and the row statistics, which merge partial results (sinks,
-/// split keys, ring attention). Gives `(o, lse)`:
+/// split keys, ring attention). Returns `(o, lse)`:
 ///
-/// * o: shaped and typed as `q`.
+/// * o: in the shape and type of `q`.
 /// * lse: f32 `[batch, heads_q, seqlen_q]`, the natural logarithm of each row's sum of exponentials; −∞ where a row sees
 ///   no key.
 ///

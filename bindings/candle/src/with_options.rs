@@ -6,12 +6,12 @@ use crate::operation::attention;
 use crate::options::Options;
 use crate::request::{Request, Sequences};
 
-/// As [`flash_attn_windowed`](crate::flash_attn_windowed), with expressions, sinks and dropout: o, shaped and typed as `q`.
+/// As [`flash_attn_windowed`](crate::flash_attn_windowed), with expressions, sinks and dropout: o, in the shape and type of `q`.
 ///
-/// * `options`: what there is beside the mask.
+/// * `options`: expressions, sinks and dropout.
 ///
-/// q, k, v and sinks have gradients, and so has a tensor that a score reads at its own place: see [`Expressions::tensor`](crate::Expressions::tensor). One
-/// backward pass gives all of them.
+/// q, k, v and sinks have gradients, and so has a tensor that a score reads at its own position: see
+/// [`Expressions::tensor`](crate::Expressions::tensor). One backward pass computes all of them.
 pub fn flash_attn_with_options(
     q: &Tensor,
     k: &Tensor,

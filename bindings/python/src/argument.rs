@@ -1,4 +1,4 @@
-//! The library's arguments, by the names that Python has for them.
+//! The library's arguments, by their names in Python.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -20,7 +20,7 @@ pub(crate) fn argument(name: &str) -> PyResult<Argument> {
     found.ok_or_else(|| PyTypeError::new_err(format!("{name} is no argument of the library's")))
 }
 
-/// A row of the library's table of optional inputs: the name, the type of the elements, the shape in words of the problem, and whether it has a gradient.
+/// A row of the library's table of optional inputs: the name, the type of the elements, the shape in terms of the problem, and whether it has a gradient.
 type Row = (&'static str, &'static str, [&'static str; 1], bool);
 
 /// The library's table of optional inputs.

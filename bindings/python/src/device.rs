@@ -1,4 +1,4 @@
-//! The devices that calls have asked for, kept open.
+//! The devices that calls have used, kept open.
 
 use std::path::PathBuf;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -9,10 +9,10 @@ use ferroflash::{Device, Error};
 /// The processor.
 static CPU: LazyLock<Device> = LazyLock::new(Device::cpu);
 
-/// CUDA devices by ordinal, for the life of the process: so are their kernels, which the driver compiles when they are first wanted.
+/// CUDA devices by ordinal, for the life of the process, with their kernels, which the driver compiles at their first use.
 static CUDA: Mutex<Vec<Option<Device>>> = Mutex::new(Vec::new());
 
-/// Where devices keep compiled kernels, and what compiles them.
+/// The folder of compiled kernels, and their compiler.
 struct Kept {
     folder: PathBuf,
     ptxas: Option<Ptxas>,
@@ -25,7 +25,7 @@ fn kept() -> MutexGuard<'static, Option<Kept>> {
 }
 
 impl Kept {
-    /// The device, which keeps its kernels so.
+    /// The device, with this folder of kernels.
     fn by(&self, device: Device) -> Result<Device, Error> {
         match self.ptxas.clone() {
             Some(ptxas) => device.with_kernel_cache_by(ptxas, &self.folder),
@@ -34,7 +34,7 @@ impl Kept {
     }
 }
 
-/// Devices that are open, and those that will be, keep compiled kernels in this folder.
+/// Sets the folder of compiled kernels for all devices, open or opened later.
 pub(crate) fn keep_kernels_in(folder: PathBuf, ptxas: Option<Ptxas>) -> Result<(), Error> {
     let devices = CUDA.lock().unwrap_or_else(PoisonError::into_inner);
     let keeping = Kept { folder, ptxas };

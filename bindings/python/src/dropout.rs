@@ -6,8 +6,8 @@ use pyo3::prelude::*;
 use crate::dlpack::Array;
 use crate::error::to_py;
 
-/// Which weights are kept with this probability that one is dropped, this seed and this offset: bool, of this shape, `[batch, heads_q, seqlen_q,
-/// seqlen_k]`. What masks hide counts, too; of packed sequences each has the first rows and columns of its entry.
+/// Which weights are kept, for this probability of being dropped, this seed and this offset: bool, of this shape,
+/// `[batch, heads_q, seqlen_q, seqlen_k]`. Masked weights are included; packed sequences have the first rows and columns of their entries.
 #[pyfunction]
 pub(crate) fn dropout_mask(
     py: Python<'_>,

@@ -1,12 +1,12 @@
-//! Errors of ferroflash as exceptions of Python.
+//! Errors of ferroflash as Python exceptions.
 
 use ferroflash::Error;
 use ferroflash::error::{ProblemError, ScoreError};
 use pyo3::PyErr;
 use pyo3::exceptions::{PyNotImplementedError, PyRuntimeError, PyTypeError, PyValueError};
 
-/// `ValueError` for sizes, layouts and lengths, `TypeError` for element types, `NotImplementedError` where no kernel serves the call
-/// and where a tensor has no gradient, `RuntimeError` for the driver. The text names the argument, what was given and what is allowed.
+/// `ValueError` for sizes, layouts and lengths, `TypeError` for element types, `NotImplementedError` if no kernel supports the call or a tensor has
+/// no gradient, `RuntimeError` for the driver. The text names the argument, what was given and what is allowed.
 pub(crate) fn to_py(error: impl Into<Error>) -> PyErr {
     let error = error.into();
     let text = error.to_string();

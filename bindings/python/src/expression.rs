@@ -1,4 +1,4 @@
-//! Scores and masks of the caller's own: functions of Python, traced there, as texts.
+//! Custom scores and masks: Python functions, traced in Python, as text.
 
 use ferroflash::MaskExpression;
 use ferroflash::expression::{ElementType, Expression, ExpressionError, Type};
@@ -11,7 +11,7 @@ type Params = Vec<(&'static str, &'static str)>;
 /// Tensors, each with its name, the type of its elements, and how many dimensions it has.
 type Tensors = Vec<(&'static str, &'static str, usize)>;
 
-/// A class of expressions, kept for as long as the process.
+/// A class of expressions, which live as long as the process.
 macro_rules! expression {
     ($(#[$doc:meta])* $class:ident($of:ty)) => {
         $(#[$doc])*
@@ -27,12 +27,12 @@ macro_rules! expression {
                 expression.map($class).map_err(refused)
             }
 
-            /// All of the expression, as text.
+            /// The whole expression as text.
             fn text(&self) -> String {
                 self.0.expression().to_text()
             }
 
-            /// What calls give it.
+            /// Its parameters and tensors.
             fn takes(&self) -> (Params, Tensors) {
                 takes(self.0.expression())
             }
@@ -45,7 +45,7 @@ macro_rules! expression {
 }
 
 expression! {
-    /// What takes the place of every score.
+    /// A replacement for every score.
     Score(ferroflash::Score)
 }
 

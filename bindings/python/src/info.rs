@@ -1,13 +1,12 @@
-//! What there is on this machine.
+//! What this machine has.
 
 use ferroflash::Device;
 use ferroflash::backend::cuda::{CudaDevice, missing_kernels, needed_cuda, origin_of_kernels};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-/// What there is: `version`; `kernels`, where they come from, or why there are none; `needs_cuda`, the least version of CUDA that the
-/// driver has to support; `processor`; `gpus`, a dictionary for each device that the driver shows; and, where there are none,
-/// `no_gpu`, why.
+/// A dictionary: `version`; `kernels`, their origin, or why there are none; `needs_cuda`, the least version of CUDA that the driver has to support;
+/// `processor`; `gpus`, a dictionary for each device that the driver reports; and, if there are none, `no_gpu`, the reason.
 #[pyfunction]
 pub(crate) fn info(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let info = PyDict::new(py);

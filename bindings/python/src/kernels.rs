@@ -1,4 +1,4 @@
-//! Kernels in a folder: kept there by calls, and compiled ahead.
+//! Kernels in a folder: stored there by calls, and compiled ahead.
 
 use std::path::PathBuf;
 
@@ -14,14 +14,14 @@ use pyo3::types::{PyDict, PyList};
 use crate::device::{self, device};
 use crate::error::to_py;
 
-/// The first of these programs that says, as `ptxas --version` does, of which release of CUDA it is; `None` where none does.
+/// The first of these programs that prints its release of CUDA, as `ptxas --version` does; `None` if none does.
 #[pyfunction]
 pub(crate) fn find_ptxas(py: Python<'_>, programs: Vec<PathBuf>) -> Option<PathBuf> {
     let found = py.detach(|| Ptxas::first_of(programs));
     Some(found.ok()?.program().to_owned())
 }
 
-/// Every GPU of this process keeps compiled kernels in a folder from now on, compiled by this `ptxas`; `None`: by the driver.
+/// From now on every GPU of this process keeps compiled kernels in a folder, compiled by this `ptxas`; `None`: by the driver.
 #[pyfunction]
 #[pyo3(signature = (folder, ptxas=None))]
 pub(crate) fn keep_kernels_in(
@@ -34,7 +34,7 @@ pub(crate) fn keep_kernels_in(
         .map_err(to_py)
 }
 
-/// Compiles the kernels of calls into a folder: a dictionary for each. With a compute capability no GPU is needed; without one, those that GPU 0 needs.
+/// Compiles the kernels of calls into a folder: a dictionary for each. With a compute capability no GPU is needed; without one, it compiles for GPU 0.
 #[pyfunction]
 #[pyo3(signature = (calls, folder, ptxas=None, compute_capability=None))]
 pub(crate) fn compile_kernels<'py>(
@@ -81,7 +81,7 @@ pub(crate) fn compile_kernels<'py>(
     Ok(list)
 }
 
-/// Those of the first GPU.
+/// The limits of the first GPU.
 fn here(
     calls: &[CallKind],
     folder: PathBuf,
@@ -102,7 +102,7 @@ fn all(calls: &[CallKind], compiler: &Compiler) -> Result<Vec<ReadyKernel>, Erro
     Ok(ready.into_iter().collect::<Result<_, _>>()?)
 }
 
-/// The program of this path, which has to be one.
+/// The `ptxas` of this path; an error if it is none.
 fn named(program: PathBuf) -> PyResult<Ptxas> {
     Ptxas::at(program).map_err(|error| PyValueError::new_err(format!("ptxas: {error}")))
 }

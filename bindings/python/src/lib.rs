@@ -1,21 +1,21 @@
 //! The native module of the Python package `ferroflash`, `ferroflash._native`: attention on addresses.
 //!
-//! Python code beside it checks what callers give, allocates, and hands over addresses, strides and streams. Only the door of eager calls,
-//! `raw::door`, knows a framework: it does the same for plain tensors of PyTorch.
+//! The package's Python code checks arguments, allocates, and passes addresses, strides and streams. Only the fast path of eager calls, `raw::door`,
+//! knows a framework: it does the same for plain tensors of PyTorch.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `problem` | what is to be computed, checked |
+//! | `problem` | attention problems, checked |
 //! | `argument` | the library's arguments, by name |
-//! | `operation` | what is to be appended or rotated |
+//! | `operation` | appends and rotations |
 //! | `device` | devices, kept open |
-//! | `expression` | scores and masks of the caller's own |
+//! | `expression` | custom scores and masks |
 //! | `raw` | passes on addresses |
 //! | `dropout` | which weights dropout keeps |
-//! | `dlpack` | arrays of other libraries to read, ours to hand over, streams for calls that wait |
-//! | `info` | what there is on this machine |
-//! | `kernels` | kernels in a folder, kept there and compiled ahead |
-//! | `error` | errors of ferroflash as exceptions of Python |
+//! | `dlpack` | arrays of other libraries to read, ours to export, streams for calls that wait |
+//! | `info` | what this machine has |
+//! | `kernels` | kernels in a folder, stored there and compiled ahead |
+//! | `error` | errors of ferroflash as Python exceptions |
 
 mod argument;
 mod device;

@@ -1,4 +1,4 @@
-//! Operations beside attention: what is to be appended or rotated, from shapes.
+//! Operations other than attention: appends and rotations, from shapes.
 
 use ferroflash::rotary::{Pairs, QueryPositions, Turns};
 use ferroflash::{AppendProblem, RotateProblem};
@@ -26,7 +26,7 @@ impl Rotary {
     }
 }
 
-/// New rows for caches of these shapes; with `columns` a cache is a pool of pages. `heads_q`, and whether all queries stand at the first position.
+/// New rows for caches of these shapes; with `columns` a cache is a pool of pages. `heads_q`, and whether all queries have the first position.
 pub(crate) fn append_problem(
     dtype: &str,
     batch: usize,
@@ -107,7 +107,7 @@ fn refused(argument: &str, shape: &[usize]) -> PyErr {
     ))
 }
 
-/// Whether a shape is what the others say.
+/// Checks a shape against the others.
 fn agree(argument: &str, given: &[usize], needed: [usize; 4]) -> PyResult<()> {
     if given == needed {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What is to be computed: sizes, element type, mask, scale, from the shapes of q and k.
+//! Attention problems: sizes, element type, mask, scale, from the shapes of q and k.
 
 use ferroflash::error::ProblemError;
 use ferroflash::expression::{Expression, Type};
@@ -16,17 +16,17 @@ use crate::expression::{Mask as MaskExpression, Score};
 #[pyclass(frozen, module = "ferroflash._native")]
 pub(crate) struct Problem {
     pub(crate) problem: ferroflash::Problem,
-    /// What its expressions take.
+    /// The inputs of its expressions.
     pub(crate) taken: Taken,
 }
 
 #[pymethods]
 impl Problem {
-    /// `batch` and the largest lengths are those of the sequences where q or k is packed; without them they are read off the shapes.
-    /// `left` and `right` are keys to the sides of a query's place, aligned to the bottom right; `None`: no limit. With `columns` keys and
-    /// values are a pool of pages, `[n_pages, page_size, heads, head_dim]`, found by a table of so many columns. `split_kv` is "auto", "never",
-    /// or the keys of a split. With `values_in_keys` the value of a key is so many first columns of its row. `fp8_kv` is "per_sequence" or
-    /// "per_page": keys and values in e4m3, and what their scales are of. `score` and `mask` are expressions. `inputs` are the names of
+    /// `batch` and the largest lengths are those of the sequences if q or k is packed; otherwise they come from the shapes. `left` and `right` are
+    /// numbers of keys before and after a query's position, aligned to the bottom right; `None`: no limit. With `columns` keys and values are a pool
+    /// of pages, `[n_pages, page_size, heads, head_dim]`, indexed by a table of this many columns. `split_kv` is "auto", "never", or the keys of a
+    /// split. With `values_in_keys` the value of a key is this many first columns of its row. `fp8_kv` is "per_sequence" or "per_page": keys and
+    /// values in e4m3, and the kind of their scales. `score` and `mask` are expressions. `inputs` are the names of
     /// optional inputs that calls give. `dropout_p` is the probability that a weight is dropped. `precision` is "tensor" or "full": how exact products of float32 are on a GPU.
     #[new]
     #[pyo3(signature = (dtype, shape_q, shape_k, *, batch=None, max_seqlen_q=None, max_seqlen_k=None, softmax_scale=None, left=None, right=None,
@@ -107,13 +107,13 @@ impl Problem {
         Ok(Problem { problem, taken })
     }
 
-    /// The shape of the gradient of a tensor that the score reads. A tensor that has none is a `NotImplementedError` that says why.
+    /// The shape of the gradient of a tensor that the score reads. For a tensor without one, a `NotImplementedError` says why.
     fn score_gradient_shape(&self, name: &str) -> PyResult<Vec<usize>> {
         let shape = self.problem.score_gradient_shape(name);
         shape.map_err(|error| to_py(ProblemError::Score(error)))
     }
 
-    /// What would run on a device (`None`: the processor), and what became of every other candidate.
+    /// What would run on a device (`None`: the processor), and why every other candidate would not.
     #[pyo3(signature = (ordinal=None, *, backward=false))]
     fn explain(&self, ordinal: Option<u32>, backward: bool) -> PyResult<String> {
         let pass = if backward {
@@ -133,7 +133,7 @@ impl Problem {
     }
 }
 
-/// What the expressions of a problem take, by name: what the score does, then what the mask does beside it.
+/// The inputs of a problem's expressions, by name: those of the score, then the others of the mask.
 #[derive(Clone, Default)]
 pub(crate) struct Taken {
     pub(crate) params: Vec<(&'static str, Type)>,
@@ -161,7 +161,7 @@ impl Taken {
     }
 }
 
-/// What a shape says of q or k.
+/// The sizes in a shape of q or k.
 struct Side {
     batch: Option<usize>,
     seqlen: usize,
@@ -200,7 +200,7 @@ impl Side {
         }
     }
 
-    /// k in the pages of a pool: without another word a sequence is as long as the pages of a row of the table.
+    /// k in the pages of a pool: by default a sequence is as long as the pages of a row of the table.
     fn in_pages(shape: &[usize], columns: usize, max_seqlen: Option<usize>) -> PyResult<Side> {
         let pages = pages_of("k", shape, columns)?;
         let longest = columns.saturating_mul(pages.page_size());
@@ -214,7 +214,7 @@ impl Side {
     }
 }
 
-/// The pages of a pool `[n_pages, page_size, heads, head_dim]`, found by a table of so many columns.
+/// The pages of a pool `[n_pages, page_size, heads, head_dim]`, indexed by a table of this many columns.
 pub(crate) fn pages_of(argument: &str, shape: &[usize], columns: usize) -> PyResult<Pages> {
     match *shape {
         [n_pages, page_size, _, _] => Ok(Pages::new(n_pages, page_size).columns(columns)),

@@ -38,19 +38,19 @@ pub fn at_end(examples: &[(&str, &str)]) -> StyledStr {
     text
 }
 
-/// Exact attention on whatever this machine has: a GPU with kernels written in Rust, or all cores of the processor.
+/// Exact attention on this machine: on a GPU with kernels written in Rust, or on all cores of the processor.
 #[derive(Debug, Parser)]
 #[command(name = "ferroflash", version, styles = OF_HELP, after_help = at_end(&[
     ("ferroflash demo", "Runs attention here, checks it against float64 and measures it."),
     ("ferroflash info --seqlen 4096 --head-dim 128 --causal", "Says which kernel would run, and why."),
 ]))]
 pub struct Arguments {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The subcommand.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Runs attention on what this machine has, without any file: checks both passes against float64, and measures a longer input.
@@ -66,12 +66,12 @@ pub enum Command {
     ]))]
     Run(RunArguments),
     /// Shows rows of the attention weights of one head: the strongest keys of each row, all weights, or a picture. The processor computes
-    /// these rows and no others.
+    /// only these rows.
     #[command(after_help = at_end(&[
         ("ferroflash weights qkv.safetensors --head 3 --rows 0..64 --svg weights.svg", "Prints the strongest keys and draws a heat map."),
     ]))]
     Weights(WeightsArguments),
-    /// Says what this machine has, and what would run for a problem and why.
+    /// Shows what this machine has, and what would run for a problem and why.
     #[command(after_help = at_end(&[
         ("ferroflash info", "Lists devices and kernels, and plans a usual problem."),
         ("ferroflash info --seqlen 4096 --head-dim 128 --causal --dtype f16", "Plans this problem."),
@@ -81,7 +81,7 @@ pub enum Command {
     #[command(after_help = at_end(&[
         ("ferroflash bench --seqs 512..4096 --hdims 128 --causal 1", "Every schedule that can run, at four lengths."),
         ("ferroflash bench --seqs 512..4096 --hdims 128 --report report.html", "The same as a page to send: chart, table, machine."),
-        ("ferroflash bench --compare standard,flash2,flash3 --seqs 512..16384 --svg compare.svg", "Measured beside predicted, drawn."),
+        ("ferroflash bench --compare standard,flash2,flash3 --seqs 512..16384 --svg compare.svg", "Measurements with predictions, drawn."),
         ("ferroflash bench --decode --batch 1,8 --seqlen-k 8192 --json > rows.jsonl", "Few queries over a cache, for ferroflash plot."),
     ]))]
     Bench(Box<BenchArguments>),
@@ -91,7 +91,7 @@ pub enum Command {
         ("ferroflash bench --json | ferroflash plot -", "Measures and draws."),
     ]))]
     Plot(PlotArguments),
-    /// Predicts FLOPs, bytes, memory and time of standard attention, FlashAttention and its successors on a GPU that need not be here.
+    /// Predicts FLOPs, bytes, memory and time of standard attention, FlashAttention and its successors on a GPU, which this machine need not have.
     #[command(after_help = at_end(&[
         ("ferroflash estimate --gpu H200 --seqlen 8192 --heads 16 --head-dim 128", "One problem: times, and what binds them."),
         ("ferroflash estimate --gpu A100 --seqs 512..16384 --svg times.svg", "A sweep, printed and drawn."),
@@ -103,18 +103,18 @@ pub enum Command {
         ("ferroflash timeline --pass bwd --steps --sms 8 --seqlen 512 --heads 2 --svg timeline.svg", "Every step of the backward pass, drawn."),
     ]))]
     Timeline(TimelineArguments),
-    /// Measures a problem kernel by kernel, beside what the estimate and a simulation of the schedule say of it.
+    /// Measures a problem kernel by kernel, and compares it with the estimate and a simulation of the schedule.
     #[command(after_help = at_end(&[
         ("ferroflash profile --seqlen 8192 --head-dim 128 --causal", "Every launch on the GPU that is here."),
         ("ferroflash profile --predict --gpu H200 --svg timeline.svg", "What is known without a GPU."),
     ]))]
     Profile(Box<ProfileArguments>),
-    /// Compiles kernels before their first use, or measures what that use costs.
+    /// Compiles kernels before their first use, or measures the cost of that use.
     #[command(after_help = at_end(&[
         ("ferroflash kernels compile --for 'forward bf16 128 causal' --folder kernels --compute-capability 9.0", "Ahead, without a GPU."),
     ]))]
     Kernels {
-        /// Which of both.
+        /// Compile or measure.
         #[command(subcommand)]
         command: KernelsCommand,
     },

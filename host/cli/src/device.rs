@@ -1,4 +1,4 @@
-//! What runs a problem: options, and the compiler of kernels that are kept in a folder.
+//! The device of a problem: options, and the compiler of kernels that are kept in a folder.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,37 +11,38 @@ use ferroflash::backend::emulated::EmulatorOptions;
 
 use crate::failure::Failure;
 
-/// What runs a problem, and where its compiled kernels are kept.
+/// The device of a problem, and the folder of its compiled kernels.
 #[derive(Debug, Args)]
 pub struct DeviceWords {
-    /// What runs it.
+    /// The device.
     #[arg(long, default_value = "auto")]
     backend: BackendName,
-    /// Keeps compiled kernels of a GPU in this folder, which is made where there is none: the next time they are loaded from there.
+    /// Keeps compiled kernels of a GPU in this folder, which is created if needed: the next time they are loaded from there.
     #[arg(long, value_name = "FOLDER")]
     kernel_cache: Option<PathBuf>,
-    /// With --kernel-cache: NVIDIA's assembler, which compiles kernels for that folder, flash3's too. Unless given: the one on PATH, in /usr/local/cuda, or in Python's packages
+    /// With --kernel-cache: NVIDIA's assembler, which compiles kernels for that folder, including flash3's. Unless given: the one on PATH, in
+    /// /usr/local/cuda, or in Python's packages
     /// (nvidia-cuda-nvcc, triton); without one the driver compiles, and most of flash3's kernels are not kept.
     #[arg(long, value_name = "PROGRAM", requires = "kernel_cache")]
     ptxas: Option<PathBuf>,
 }
 
-/// What runs it.
+/// The device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum BackendName {
-    /// The GPU where there is one, else the CPU.
+    /// The GPU if there is one, else the CPU.
     Auto,
     /// The GPU.
     Cuda,
     /// All cores of the processor.
     Cpu,
-    /// The GPU's kernels, Hopper's among them, on the emulator: slow.
+    /// The GPU's kernels, including Hopper's, on the emulator: slow.
     #[cfg(feature = "emulator")]
     Emulated,
 }
 
 impl DeviceWords {
-    /// The device that is meant.
+    /// The chosen device.
     pub fn device(&self) -> Result<Device, Failure> {
         let device = match self.backend {
             BackendName::Auto => Device::best(),
@@ -58,7 +59,7 @@ impl DeviceWords {
         }
     }
 
-    /// Says on stderr what has come of the folder of kernels, where it was asked for and there is a GPU.
+    /// Prints statistics of the folder of kernels on stderr, if it was asked for and there is a GPU.
     pub fn report_kernel_cache(&self, device: &Device) {
         let Some(cuda) = device.as_cuda().filter(|_| self.kernel_cache.is_some()) else {
             return;
@@ -91,10 +92,10 @@ pub fn keeping_kernels(
     })
 }
 
-/// Where the system and CUDA's installer have it.
+/// The places of `ptxas` in the system and from CUDA's installer.
 const PLACES: [&str; 2] = ["ptxas", "/usr/local/cuda/bin/ptxas"];
 
-/// Prints where Python's packages have it: NVIDIA's wheels, of CUDA 13 and of earlier ones, and Triton, which comes with PyTorch.
+/// Prints its places in Python's packages: NVIDIA's wheels, of CUDA 13 and earlier, and Triton, which comes with PyTorch.
 const OF_PYTHON: &str = r#"
 import glob, os, site, sysconfig
 paths = sysconfig.get_paths()
@@ -105,7 +106,7 @@ for folder in dict.fromkeys(folders):
             print(program)
 "#;
 
-/// The program that was given, which has to serve; else the first that is found, if any.
+/// The given program, which has to work; else the first that is found, if any.
 pub fn find_ptxas(given: Option<&Path>) -> Result<Option<Ptxas>, Failure> {
     if let Some(program) = given {
         let ptxas = Ptxas::at(program);
@@ -117,7 +118,7 @@ pub fn find_ptxas(given: Option<&Path>) -> Result<Option<Ptxas>, Failure> {
     Ok(installed.or_else(|_| Ptxas::first_of(of_python())).ok())
 }
 
-/// Those of Python's packages, where there is a Python.
+/// The programs of Python's packages, if there is a Python.
 fn of_python() -> Vec<PathBuf> {
     let mut python = Command::new("python3");
     python.args(["-c", OF_PYTHON]).stdin(Stdio::null());

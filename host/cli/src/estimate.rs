@@ -1,4 +1,4 @@
-//! `ferroflash estimate`: what attention costs on a GPU, predicted. It touches no device, but for `--device`.
+//! `ferroflash estimate`: the predicted cost of attention on a GPU. It touches no device, except with `--device`.
 
 mod table;
 
@@ -21,10 +21,10 @@ pub struct EstimateArguments {
     /// A GPU of the table: T4, V100, A100 (SXM, 80 GB), "A100 40GB", "A100 PCIe" (80 GB), L4, "RTX 4090", H100, H200, B200.
     #[arg(long, conflicts_with_all = ["device", "peak", "bandwidth", "sram", "sms"])]
     pub gpu: Option<String>,
-    /// The GPU that is present. Its peak and bandwidth come from the table, or from --peak and --bandwidth.
+    /// The present GPU. Its peak and bandwidth come from the table, or from --peak and --bandwidth.
     #[arg(long, conflicts_with_all = ["sram", "sms"])]
     pub device: bool,
-    /// Your own GPU: dense products of the problem's type, TFLOP/s. With --bandwidth, --sram and --sms.
+    /// A custom GPU: its peak for dense products of the problem's type, TFLOP/s. With --bandwidth, --sram and --sms.
     #[arg(
         long,
         value_name = "TFLOPS",
@@ -32,7 +32,7 @@ pub struct EstimateArguments {
         allow_negative_numbers = true
     )]
     pub peak: Option<f64>,
-    /// Bandwidth of its memory, GB/s, of 10⁹ bytes. With --peak.
+    /// Bandwidth of its memory, GB/s (10⁹ bytes). With --peak.
     #[arg(
         long,
         value_name = "GB/S",
@@ -40,7 +40,7 @@ pub struct EstimateArguments {
         allow_negative_numbers = true
     )]
     pub bandwidth: Option<f64>,
-    /// Shared memory of one of its SMs, KB, of 1024 bytes. With --peak, --bandwidth and --sms. It decides which
+    /// Shared memory of one of its SMs, KB (1024 bytes). With --peak, --bandwidth and --sms. It decides which
     /// kernels fit, and so the tiles of the backward pass; it does not enter the formulas of bytes.
     #[arg(long, value_name = "KB", requires = "peak")]
     pub sram: Option<u32>,
@@ -53,10 +53,10 @@ pub struct EstimateArguments {
     /// A sweep: rows of q, k and v from the first number on, doubled up to the second.
     #[arg(long, value_name = "FIRST..LAST", value_parser = sweep, conflicts_with_all = ["seqlen", "seqlen_k"])]
     pub seqs: Option<Lens>,
-    /// Type of the elements. Unless given: bf16, or f16 where the GPU's tensor cores have no bf16.
+    /// Type of the elements. Unless given: bf16, or f16 if the GPU's tensor cores have no bf16.
     #[arg(long, value_parser = dtype())]
     pub dtype: Option<Dtype>,
-    /// Which passes.
+    /// The passes.
     #[arg(long, default_value = "both", value_parser = passes())]
     pub pass: Passes,
     /// Prints one JSON object a line instead of a table.
@@ -67,7 +67,7 @@ pub struct EstimateArguments {
     pub svg: Option<PathBuf>,
 }
 
-/// Prints the predictions, and draws them if that is asked for.
+/// Prints the predictions, and draws them if asked to.
 pub fn estimate(arguments: &EstimateArguments) -> Result<ExitCode, Failure> {
     let gpu = gpu(arguments)?;
     let cases = cases(arguments, &gpu)?;
@@ -82,7 +82,7 @@ pub fn estimate(arguments: &EstimateArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The GPU that is meant.
+/// The chosen GPU.
 fn gpu(arguments: &EstimateArguments) -> Result<Gpu, Failure> {
     let given = match (arguments.peak, arguments.bandwidth) {
         (Some(peak), Some(bandwidth)) => Some((peak * 1e12, bandwidth * 1e9)),

@@ -25,14 +25,13 @@ pub struct InfoArguments {
     /// Type of the elements.
     #[arg(long, default_value = "bf16", value_parser = dtype())]
     pub dtype: Dtype,
-    /// Its expressions. Prints their derivative and their PTX, and on a GPU what the driver's compiler makes of kernels
-    /// with them.
+    /// Its expressions. Prints their derivative and their PTX, and on a GPU the properties of kernels that the driver compiles with them.
     #[command(flatten)]
     pub edit: EditWords,
-    /// Which passes.
+    /// The passes.
     #[arg(long, default_value = "both", value_parser = passes())]
     pub pass: Passes,
-    /// What would run it.
+    /// The device.
     #[command(flatten)]
     pub on: DeviceWords,
     /// The schedule.

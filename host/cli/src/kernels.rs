@@ -1,4 +1,4 @@
-//! `ferroflash kernels`: kernels compiled before their first use, and what that use costs.
+//! `ferroflash kernels`: kernels compiled before their first use, and the cost of that use.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -21,17 +21,17 @@ use crate::failure::{CANNOT_RUN, Failure};
 use crate::print::{progress, say};
 use crate::words::compute_capability;
 
-/// What to do with kernels.
+/// The subcommand.
 #[derive(Debug, Subcommand)]
 pub enum KernelsCommand {
-    /// Compiles kernels into a folder, where --kernel-cache and programs find them. Without --compute-capability for the GPU that is here, by `ptxas` or else by its
-    /// driver; with it no GPU is needed, but `ptxas` is.
+    /// Compiles kernels into a folder, in which --kernel-cache and programs find them. Without --compute-capability for the GPU of this machine, by `ptxas` or else by
+    /// its driver; with it no GPU is needed, but `ptxas` is.
     #[command(after_help = at_end(&[
-        ("ferroflash kernels compile --for 'forward bf16 128 causal' --folder kernels", "For the GPU that is here."),
+        ("ferroflash kernels compile --for 'forward bf16 128 causal' --folder kernels", "For the GPU of this machine."),
         ("ferroflash kernels compile --for 'backward bf16 64' --folder kernels --compute-capability 9.0", "For an H100 or H200 elsewhere."),
     ]))]
     Compile(CompileArguments),
-    /// Measures how long the first use of each kernel takes: without a folder, with an empty one, and with that folder filled. The driver has a cache of its own, which
+    /// Measures how long the first use of each kernel takes: without a folder, with an empty one, and with that folder filled. The driver has its own cache, which
     /// CUDA_CACHE_DISABLE=1 switches off.
     #[command(after_help = at_end(&[
         ("ferroflash kernels time --for 'forward bf16 128 causal'", "Loads each kernel three times."),
@@ -42,10 +42,10 @@ pub enum KernelsCommand {
 /// Options of `kernels compile`.
 #[derive(Debug, Args)]
 pub struct CompileArguments {
-    /// Which kernels.
+    /// The kernels.
     #[command(flatten)]
     pub calls: CallWords,
-    /// The folder, which is made where there is none. Kernels that are there are not compiled again.
+    /// The folder, which is created if needed. Kernels that it already has are not compiled again.
     #[arg(long)]
     pub folder: PathBuf,
     /// For GPUs of this compute capability.
@@ -53,12 +53,13 @@ pub struct CompileArguments {
     pub compute_capability: Option<(u32, u32)>,
 }
 
-/// Which kernels, and what compiles them.
+/// The kernels, and their compiler.
 #[derive(Debug, Args)]
 pub struct CallWords {
-    /// Calls whose kernels are meant; once for each kind. The pass, the element type, head_dim (or head_dim/head_dim_v), then any of: causal, window, prefix; packed, seqused;
-    /// pages, e4m3, values-in-keys; block-mask, sinks, dropout; fastest, full; flash1, flash2, flash3, standard. All sizes are meant unless
-    /// batch=N, heads=N/N, seqlen=N, seqlen_k=N or page_size=N say one.
+    /// Calls whose kernels to compile; once for each kind. The pass, the element type, head_dim (or head_dim/head_dim_v), then any of: causal,
+    /// window, prefix; packed, seqused;
+    /// pages, e4m3, values-in-keys; block-mask, sinks, dropout; fastest, full; flash1, flash2, flash3, standard. It covers all sizes unless batch=N,
+    /// heads=N/N, seqlen=N, seqlen_k=N or page_size=N sets one.
     #[arg(long = "for", value_name = "CALLS", required = true)]
     pub calls: Vec<CallKind>,
     /// NVIDIA's assembler. Unless given: the one on PATH, in /usr/local/cuda, or in Python's packages (nvidia-cuda-nvcc, triton).
@@ -116,7 +117,7 @@ fn compile(arguments: &CompileArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(if failed { CANNOT_RUN } else { 0 }))
 }
 
-/// By `ptxas`, for a GPU that need not be here.
+/// By `ptxas`, for a GPU that this machine need not have.
 fn ahead(
     given: Option<(u32, u32)>,
     ptxas: Option<Ptxas>,
@@ -139,7 +140,7 @@ fn ahead(
     Ok(Compiler::Ahead(Box::new((compiler, info))))
 }
 
-/// A line for each kernel and one for all; whether one has failed.
+/// Prints a line for each kernel and one for all; returns whether one has failed.
 fn print(
     kernels: &[AheadKernel],
     ready: &[Result<ReadyKernel, DriverError>],
@@ -173,7 +174,7 @@ fn print(
     n_failed > 0
 }
 
-/// Milliseconds of one kernel, and where it came from.
+/// Milliseconds of one kernel, and its origin.
 type Loaded = (f64, Origin);
 
 /// Loads every kernel three times.

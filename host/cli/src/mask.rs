@@ -1,30 +1,30 @@
-//! The mask that options and a file's metadata ask for.
+//! The mask of options and a file's metadata.
 
 use std::str::FromStr;
 
 use clap::Args;
 use ferroflash::Mask;
 
-/// What is said of the mask; what is not said is `None`.
+/// Options of the mask; `None` if not given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Args)]
 pub struct MaskWords {
-    /// Row i sees key j only where j ≤ i + seqlen_k − seqlen_q. Unless given: as the file's metadata say, if there is a file.
+    /// Row i sees key j only if j ≤ i + seqlen_k − seqlen_q. Unless given: from the file's metadata, if there is a file.
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub causal: Option<bool>,
-    /// Keys that a query sees to the left of its own place; -1: all. Unless given: as the file's metadata say, if there is a file.
+    /// Keys that a query sees before its own position; -1: all. Unless given: from the file's metadata, if there is a file.
     #[arg(long, allow_negative_numbers = true)]
     pub window_left: Option<Side>,
-    /// Keys that a query sees to the right of its own place; -1: all. 0 where --causal is given. Unless given: as the file's metadata say, if there is a file.
+    /// Keys that a query sees after its own position; -1: all. 0 with --causal. Unless given: from the file's metadata, if there is a file.
     #[arg(long, allow_negative_numbers = true)]
     pub window_right: Option<Side>,
-    /// Prefix-LM: keys, the first ones of a sequence, that every query sees beside a causal mask. Unless given: as the file's metadata say,
-    /// if there is a file.
+    /// Prefix-LM: the number of first keys of a sequence that every query sees, in addition to a causal mask. Unless given: from the file's
+    /// metadata, if there is a file.
     #[arg(long)]
     pub prefix: Option<usize>,
 }
 
 impl MaskWords {
-    /// These words and, where there are none, those.
+    /// These options or, if not given, those.
     pub fn or(self, others: MaskWords) -> MaskWords {
         MaskWords {
             causal: self.causal.or(others.causal),
@@ -34,7 +34,7 @@ impl MaskWords {
         }
     }
 
-    /// The mask that they mean: a causal one ends a window at the query's own place, or has a prefix beside it.
+    /// Their mask: a causal one ends a window at the query's own position, or has a prefix in addition.
     pub fn mask(self) -> Result<Mask, String> {
         let limit = |side: Option<Side>| side.and_then(|Side(limit)| limit);
         let (left, right) = (limit(self.window_left), limit(self.window_right));
@@ -62,7 +62,7 @@ impl MaskWords {
         }
     }
 
-    /// The words that mean this mask, as metadata have them.
+    /// The metadata of this mask.
     pub fn metadata(mask: Mask) -> [(&'static str, String); 4] {
         let (left, right) = mask.window();
         let side = |side: Option<usize>| side.map_or("-1".into(), |n| n.to_string());
@@ -97,7 +97,7 @@ impl FromStr for Side {
 mod tests {
     use super::*;
 
-    /// What is written of a mask means it when it is read again.
+    /// A mask that is written is the same when it is read again.
     #[test]
     fn a_mask_is_read_as_it_was_written() {
         let window = |left, right| Mask::Window { left, right };

@@ -1,4 +1,4 @@
-//! The problem that options pose, alone or with a file.
+//! The problem of options, alone or with a file.
 
 use std::path::Path;
 
@@ -18,19 +18,19 @@ pub struct SizeWords {
     /// Number of batch entries.
     #[arg(long, default_value_t = 1)]
     pub batch: usize,
-    /// Rows of q and, unless --seqlen-k says otherwise, of k and v.
+    /// Rows of q and, without --seqlen-k, of k and v.
     #[arg(long, default_value_t = 4096)]
     pub seqlen: usize,
     /// Rows of k and v.
     #[arg(long)]
     pub seqlen_k: Option<usize>,
-    /// Heads of q and, unless --heads-k says otherwise, of k and v.
+    /// Heads of q and, without --heads-k, of k and v.
     #[arg(long, default_value_t = 16)]
     pub heads: usize,
     /// Heads of k and v.
     #[arg(long)]
     pub heads_k: Option<usize>,
-    /// Columns of q and k and, unless --head-dim-v says otherwise, of v and o.
+    /// Columns of q and k and, without --head-dim-v, of v and o.
     #[arg(long, default_value_t = 128)]
     pub head_dim: usize,
     /// Columns of v and o.
@@ -66,7 +66,7 @@ pub struct EditWords {
     /// An expression in place of the scores: a name of `bench --score`, or the text of an expression.
     #[arg(long, value_name = "NAME|TEXT", value_parser = score)]
     pub score: Option<Score>,
-    /// An expression that hides keys beside the mask: a name of `bench --mask-expression`, or the text of an expression.
+    /// An expression that hides keys, in addition to the mask: a name of `bench --mask-expression`, or the text of an expression.
     #[arg(long, value_name = "NAME|TEXT", value_parser = mask)]
     pub mask_expression: Option<MaskExpression>,
 }
@@ -84,19 +84,19 @@ impl EditWords {
     }
 }
 
-/// What options say of a file's problem.
+/// Options for a file's problem.
 #[derive(Debug, Args)]
 pub struct ProblemWords {
     /// The mask.
     #[command(flatten)]
     pub mask: MaskWords,
-    /// Factor of the scores. Unless given: as the file's metadata say, else 1/√head_dim.
+    /// Factor of the scores. Unless given: from the file's metadata, else 1/√head_dim.
     #[arg(long)]
     pub softmax_scale: Option<f32>,
     /// How exact products of f32 tensors are on a GPU: `tensor`, tf32; or `full`, three products of tf32 in place of one.
     #[arg(long, default_value = "tensor", value_name = "tensor|full")]
     pub precision: Precision,
-    /// Its expressions. Tensors that they read come from the file, by their names.
+    /// Its expressions. The tensors that they read come from the file, by name.
     #[command(flatten)]
     pub edit: EditWords,
     /// A parameter of an expression; once for each.
@@ -136,7 +136,7 @@ impl ProblemWords {
         Ok(builder)
     }
 
-    /// Whether it is another problem than that whose results the file holds.
+    /// Whether it differs from the problem whose results the file has.
     pub fn is_another(&self, input: &Input, problem: &Problem) -> bool {
         let stored_scale = input.softmax_scale.unwrap_or(problem.default_scale());
         input.mask.mask() != Ok(problem.mask())
@@ -145,7 +145,7 @@ impl ProblemWords {
             || self.edit.mask_expression.is_some()
     }
 
-    /// What calls give the expressions.
+    /// The inputs of the expressions.
     pub fn given(&self, input: &Input) -> Result<Given, Failure> {
         let score = self.edit.score.map(Score::expression);
         let mask = self.edit.mask_expression.map(MaskExpression::expression);
@@ -154,8 +154,8 @@ impl ProblemWords {
     }
 }
 
-/// With the lengths that the file gives: packed sides, their number of sequences and their longest one. Of a side that is
-/// not packed, the batch entries count.
+/// With the lengths that the file gives: packed sides, their number of sequences and their longest one. For a side that is not packed, the number of
+/// batch entries.
 fn of_lengths(mut builder: ProblemBuilder, input: &Input) -> ProblemBuilder {
     if let Some((n, longest)) = input.lengths.of_packed(Argument::CuSeqlensQ) {
         let total_q = input.q.shape[1];

@@ -30,14 +30,14 @@ pub const OF_HELP: Styles = Styles::styled()
     .valid(GOOD)
     .invalid(BAD);
 
-/// Prints a line, as `println!` does, but ends the program quietly where nobody reads it any more: `ferroflash info |
-/// head -1` is no reason to panic.
+/// Prints a line, as `println!` does, but ends the program quietly if the reader is gone: `ferroflash info | head -1` is no
+/// reason to panic.
 macro_rules! say {
     ($($text:tt)*) => { crate::print::line(format_args!($($text)*)) };
 }
 pub(crate) use say;
 
-/// What [`say`] does. Colours are left out where standard output is no terminal, or NO_COLOR is set.
+/// The body of [`say`]. Colours are left out if standard output is no terminal, or NO_COLOR is set.
 pub fn line(text: fmt::Arguments) {
     if writeln!(anstream::stdout().lock(), "{text}").is_err() {
         std::process::exit(BAD_INPUT.into());
@@ -61,13 +61,13 @@ pub fn columns() -> usize {
 /// How often a bar shows the time anew: seldom, since what it shows may be measured.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How far it is of so many, on stderr where that is a terminal. The bar goes when it is dropped.
+/// Progress, on stderr if that is a terminal. The bar goes when it is dropped.
 pub fn progress(n: usize) -> ProgressBar {
     let bar = ProgressBar::new(n as u64);
     shown(bar, "{bar:32} {pos}/{len} {elapsed} {wide_msg}")
 }
 
-/// What is done for a while, on stderr where that is a terminal. The words go when they are dropped.
+/// A wait and its reason, on stderr if that is a terminal. The words go when they are dropped.
 pub fn waiting(what: impl Into<Cow<'static, str>>) -> ProgressBar {
     let bar = ProgressBar::new_spinner();
     bar.set_message(what);

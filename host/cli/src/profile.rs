@@ -1,5 +1,5 @@
-//! `ferroflash profile`: a problem kernel by kernel, beside what the estimate and a simulation of the schedule say of it; which block of threads worked on which tile
-//! when.
+//! `ferroflash profile`: a problem kernel by kernel, compared with the estimate and a simulation of the schedule; which block of threads worked on
+//! which tile, and when.
 
 mod ncu;
 
@@ -28,7 +28,7 @@ pub use ncu::{Ncu, NcuError};
 /// The GPU of `--predict`, unless another is named.
 const PREDICTED: &str = "H200";
 
-/// Options of `profile`: a problem, and what is to be known of it.
+/// Options of `profile`: a problem, and what to measure.
 #[derive(Debug, Args)]
 pub struct ProfileArguments {
     /// Sizes and mask of the problem.
@@ -37,10 +37,10 @@ pub struct ProfileArguments {
     /// Type of the elements.
     #[arg(long, default_value = "bf16", value_parser = dtype())]
     pub dtype: Dtype,
-    /// Which passes.
+    /// The passes.
     #[arg(long, value_delimiter = ',', default_value = "fwd,bwd", value_parser = pass())]
     pub passes: Vec<Pass>,
-    /// The schedule; one that cannot serve is an error.
+    /// The schedule; one that cannot run the problem is an error.
     #[arg(long, default_value = "auto", value_parser = schedule())]
     pub algorithm: Schedule,
     /// Order of the backward pass's sums.
@@ -49,24 +49,24 @@ pub struct ProfileArguments {
     /// Touches no GPU: launches, work, bytes, the predicted time and the idle share of the schedule on --gpu.
     #[arg(long, conflicts_with = "ncu")]
     pub predict: bool,
-    /// The GPU that the estimate is of, as `ferroflash estimate` takes it. Unless given: the one that is measured; with --predict H200.
+    /// The GPU of the estimate, as for `ferroflash estimate`. Unless given: the measured one; with --predict H200.
     #[arg(long)]
     pub gpu: Option<String>,
     /// How long a pass is measured.
     #[command(flatten)]
     pub effort: Effort,
-    /// Runs this command once more under `ncu`, which has to be on PATH: the share of cycles in which tensor cores are busy, and bytes of the memory,
-    /// of each kernel.
+    /// Runs this command once more under `ncu`, which has to be on PATH: the percentage of cycles in which tensor cores are busy, and the bytes
+    /// through memory, of each kernel.
     #[arg(long)]
     pub ncu: bool,
-    /// What `ncu` runs: each pass once, and nothing is printed.
+    /// For the run under `ncu`: each pass once, and nothing is printed.
     #[arg(long, hide = true, conflicts_with_all = ["ncu", "predict", "json", "svg"])]
     pub once: bool,
-    /// Prints one JSON object a pass instead of tables.
+    /// Prints one JSON object per pass instead of tables.
     #[arg(long)]
     pub json: bool,
-    /// Draws which block of threads works on which tile when: by time stamps, where the main kernel has a copy that writes them, and by the simulator; with
-    /// --predict by the simulator alone. An existing file is replaced.
+    /// Draws which block of threads works on which tile, and when: by time stamps, if the main kernel has a copy that writes them, and by the
+    /// simulator; with --predict only by the simulator. An existing file is replaced.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
 }
@@ -101,7 +101,7 @@ pub fn profile(arguments: &ProfileArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The problem that options pose.
+/// The problem of the options.
 pub(crate) fn problem(arguments: &ProfileArguments) -> Result<Problem, Failure> {
     let builder = arguments.sizes.problem(arguments.dtype)?;
     Ok(builder.order(arguments.order).build()?)
@@ -117,12 +117,12 @@ fn variants(arguments: &ProfileArguments) -> Vec<Variant> {
     passes.map(variant).collect()
 }
 
-/// The GPU that is here.
+/// The GPU of this machine.
 fn gpu_device() -> Result<Device, Failure> {
     Device::cuda(0).map_err(Failure::NoGpu)
 }
 
-/// What is known beforehand.
+/// The predictions.
 fn predicted(arguments: &ProfileArguments, problem: Problem) -> Result<Profile, Failure> {
     let name = arguments.gpu.as_deref().unwrap_or(PREDICTED);
     let gpu = Gpu::named(name)?;
@@ -145,7 +145,7 @@ fn predicted(arguments: &ProfileArguments, problem: Problem) -> Result<Profile, 
     })
 }
 
-/// The same, and what is measured.
+/// The same, with measurements.
 fn measured(arguments: &ProfileArguments, problem: Problem) -> Result<Profile, Failure> {
     let device = gpu_device()?;
     let info = device.info().clone();
@@ -188,7 +188,7 @@ fn measured(arguments: &ProfileArguments, problem: Problem) -> Result<Profile, F
     })
 }
 
-/// What the driver's compiler made of a kernel; it has been loaded.
+/// The compiled properties of a loaded kernel.
 fn compiled(device: &CudaDevice, launch: &PlannedLaunch) -> Result<Statistics, Failure> {
     let kernel = device.edited_kernel(launch.variant, launch.spec, launch.edit)?;
     Ok(kernel.statistics().clone())

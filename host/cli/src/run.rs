@@ -1,4 +1,4 @@
-//! `ferroflash run`: attention on a file's tensors, compared with the results stored beside them.
+//! `ferroflash run`: attention on a file's tensors, compared with the results stored in the file.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -25,25 +25,25 @@ use crate::words::{Passes, Schedule, order, passes, schedule};
 /// Options of `run`.
 #[derive(Debug, Args)]
 pub struct RunArguments {
-    /// Tensors q, k, v and, for the backward pass, d_o: `[batch, seqlen, heads, head_dim]`, bf16, f16 or f32; beside d_o,
-    /// if the loss depends on lse, d_lse: `[batch, heads_q, seqlen_q]`, f32. Sequences of different lengths: cu_seqlens_q and
-    /// cu_seqlens_k beside packed tensors `[total, heads, head_dim]`, seqused_q, seqused_k and leftpad_k beside any, i32 or i64.
+    /// Tensors q, k, v and, for the backward pass, d_o: `[batch, seqlen, heads, head_dim]`, bf16, f16 or f32; with d_o, if the loss depends on lse,
+    /// d_lse: `[batch, heads_q, seqlen_q]`, f32. Sequences of different lengths: cu_seqlens_q and cu_seqlens_k with packed tensors
+    /// `[total, heads, head_dim]`, seqused_q, seqused_k and leftpad_k with any, i32 or i64.
     /// A block mask: block_mask, `[batch or 1, heads_q or 1, blocks of queries, blocks of keys]`, u8, with metadata block_q and block_k
-    /// (128 unless given). Sinks: sinks, `[heads_q]`. What expressions read, by its name.
+    /// (128 unless given). Sinks: sinks, `[heads_q]`. Tensors of expressions, by name.
     pub input: PathBuf,
-    /// Where to write o, lse, d_q, d_k, d_v and d_sinks; an existing file is replaced when all is done.
+    /// The file for o, lse, d_q, d_k, d_v and d_sinks; an existing file is replaced when all is done.
     #[arg(long)]
     pub output: Option<PathBuf>,
-    /// Which passes; `both` needs d_o. Unless given: both where the file has d_o.
+    /// The passes; `both` needs d_o. Unless given: both if the file has d_o.
     #[arg(long, value_parser = passes())]
     pub pass: Option<Passes>,
-    /// What runs it.
+    /// The device.
     #[command(flatten)]
     pub on: DeviceWords,
-    /// The schedule; one that cannot serve is an error.
+    /// The schedule; one that cannot run the problem is an error.
     #[arg(long, default_value = "auto", value_parser = schedule())]
     pub algorithm: Schedule,
-    /// The problem, as far as the file does not say it.
+    /// The parts of the problem that the file does not give.
     #[command(flatten)]
     pub problem: ProblemWords,
     /// Order of the backward pass's sums.
@@ -110,13 +110,13 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
 
 /// How long a pass took.
 pub struct Times {
-    /// By the clock on the wall, in milliseconds.
+    /// By the wall clock, in milliseconds.
     wall_ms: f64,
-    /// By the clock of the device, where it has one.
+    /// By the clock of the device, if it has one.
     device_ms: Option<f64>,
 }
 
-/// Everything that was computed.
+/// All results.
 pub struct Done {
     /// What ran, and how long it took.
     pub passes: Vec<(Pass, Ran, Times)>,
@@ -170,7 +170,7 @@ fn compute_in<T: Bytes>(
     Ok(done)
 }
 
-/// The time by the device's clock. With a block mask, sinks or expressions only that on the wall is measured.
+/// The time by the device's clock. With a block mask, sinks or expressions only the wall clock is used.
 fn time_on_device(
     attention: &Attention,
     input: &Input,
@@ -263,7 +263,7 @@ pub fn print_comparison(input: &Input, rounding: Rounding, done: &Done) -> bool 
     comparisons.iter().all(Comparison::agrees)
 }
 
-/// The input's metadata, with what was computed and by what.
+/// The input's metadata, with the problem that was computed and its backend.
 fn metadata(input: &Input, problem: &Problem, done: &Done) -> HashMap<String, String> {
     let mut metadata = input.metadata.clone();
     let mut set = |name: &str, value: String| metadata.insert(name.to_owned(), value);

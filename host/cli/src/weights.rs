@@ -19,18 +19,18 @@ use crate::words::rows;
 /// Options of `weights`.
 #[derive(Debug, Args)]
 pub struct WeightsArguments {
-    /// A file as `run` takes it.
+    /// A file as for `run`.
     pub input: PathBuf,
-    /// Batch entry, or sequence where they are packed.
+    /// Batch entry, or packed sequence.
     #[arg(long, default_value_t = 0)]
     pub batch: usize,
     /// Query head.
     #[arg(long, default_value_t = 0)]
     pub head: usize,
-    /// Queries, as `0..64`, counted from the first one of the sequence. Unless given: all of the sequence.
+    /// Queries, such as `0..64`, counted from the first one of the sequence. Unless given: all of the sequence.
     #[arg(long, value_name = "FROM..TO", value_parser = rows)]
     pub rows: Option<Range<usize>>,
-    /// How many keys to name of each row, the strongest first.
+    /// How many keys to list for each row, the strongest first.
     #[arg(long, default_value_t = 4, conflicts_with_all = ["json", "csv"])]
     pub top: usize,
     /// All weights as one line of JSON, in place of the strongest keys.
@@ -42,12 +42,12 @@ pub struct WeightsArguments {
     /// Draws them: a heat map, as SVG. Of more than 512 queries or keys a cell shows the largest weight of several.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// The problem, as far as the file does not say it.
+    /// The parts of the problem that the file does not give.
     #[command(flatten)]
     pub problem: ProblemWords,
 }
 
-/// What was computed.
+/// The result.
 struct Weights {
     of: WeightsOf,
     ran: WeightsRan,
@@ -137,7 +137,7 @@ impl Weights {
         );
     }
 
-    /// A line of names, then a line for each query.
+    /// A header line, then a line for each query.
     fn print_csv(&self) {
         let line = |first: String, others: Vec<String>| {
             say!("{}", [vec![first], others].concat().join(","))
@@ -149,7 +149,7 @@ impl Weights {
         }
     }
 
-    /// What was computed, then the strongest keys of each query.
+    /// Prints what was computed, then the strongest keys of each query.
     fn print_strongest(&self, n: usize) {
         let Weights { of, ran, .. } = self;
         say!(

@@ -1,4 +1,4 @@
-//! Values of options, as command lines have them.
+//! Values of options on command lines.
 
 use std::ops::Range;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ pub type Passes = &'static [Pass];
 /// Several lengths.
 pub type Lens = Vec<usize>;
 
-/// Takes a value by its name; `--help` says what each is. Names behind the first are other spellings of it.
+/// Takes a value by its name; `--help` explains each. Names after the first are aliases.
 pub fn one_of<T: Copy + Send + Sync + 'static>(
     values: &'static [(&'static [&'static str], &'static str, T)],
 ) -> impl TypedValueParser<Value = T> {
@@ -134,7 +134,7 @@ pub fn compute_capability(text: &str) -> Result<(u32, u32), String> {
     pair(text, ".").ok_or("allowed: two numbers, as 9.0".to_owned())
 }
 
-/// Heads of q, and of k and v: `32/8`; of one number, both have as many.
+/// Heads of q, and of k and v: `32/8`; with one number, both have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heads {
     /// Heads of q.

@@ -1,4 +1,4 @@
-//! One function of the driver: found at its first call, remembered.
+//! One function of the driver: looked up at its first call, then cached.
 
 use std::ffi::CStr;
 use std::ptr::null_mut;
@@ -9,7 +9,7 @@ use crate::library::Driver;
 
 /// Calls a function of the driver by its exact name, with the types that cuda.h gives it: `Result<(), Failure>`.
 ///
-/// To be used in an `unsafe fn` whose caller keeps the function's own contract.
+/// Use it in an `unsafe fn` whose caller upholds the function's own contract.
 macro_rules! entry {
     ($name:ident($($argument:ident: $type:ty),*)) => {{
         const SYMBOL: &std::ffi::CStr =
@@ -29,9 +29,9 @@ macro_rules! entry {
 }
 pub(crate) use entry;
 
-/// What a call returns where there is no driver: `CUDA_ERROR_STUB_LIBRARY`, which `cust` shows as an unknown error.
+/// What a call returns without a driver: `CUDA_ERROR_STUB_LIBRARY`, which `cust` shows as an unknown error.
 pub(crate) const NO_DRIVER: u32 = 34;
-/// What a call returns where the driver does not export the function: `CUDA_ERROR_NOT_FOUND`.
+/// What a call returns if the driver does not export the function: `CUDA_ERROR_NOT_FOUND`.
 pub(crate) const NO_SYMBOL: u32 = 500;
 
 /// A function of the driver, by its exact name.
@@ -86,8 +86,7 @@ impl Entry {
         Err(failure)
     }
 
-    /// The address of the function. Threads that meet here find the same, so the order of their stores does not
-    /// matter.
+    /// The address of the function. Concurrent threads find the same address, so the order of their stores does not matter.
     #[cold]
     fn find(&self) -> Result<*const (), Failure> {
         let absent = |code, cause| Failure {

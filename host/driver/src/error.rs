@@ -1,4 +1,4 @@
-//! What went wrong, in the driver's own words.
+//! Errors, with the driver's own description.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
@@ -23,7 +23,7 @@ pub enum DriverError {
     Call {
         /// The function of the driver that was called.
         call: &'static str,
-        /// The code it returned, as it was returned.
+        /// The unchanged code that it returned.
         code: u32,
         /// The driver's name for the code, such as `CUDA_ERROR_OUT_OF_MEMORY`.
         name: String,
@@ -37,13 +37,13 @@ pub enum DriverError {
 pub struct Failure {
     /// The function of the driver.
     pub call: &'static str,
-    /// The code that it returned, before it was mapped to one that `cust` knows.
+    /// The code that it returned, before the mapping to a code of `cust`.
     pub code: u32,
-    /// Who returned it.
+    /// The origin of the code.
     pub cause: Cause,
 }
 
-/// Who returned the code of a [`Failure`].
+/// The origin of the code of a [`Failure`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The driver.
@@ -58,7 +58,7 @@ thread_local! {
     static LAST: Cell<Option<Failure>> = const { Cell::new(None) };
 }
 
-/// The last call of the driver that failed in this thread, those made by `cust` included.
+/// The last driver call that failed in this thread, including calls by `cust`.
 pub fn last_failure() -> Option<Failure> {
     LAST.get()
 }
@@ -100,7 +100,7 @@ impl From<Failure> for DriverError {
     }
 }
 
-/// Name and description of a code, by the driver; of any code that it knows, newer ones too.
+/// Name and description of a code from the driver, for any code that it knows, newer ones included.
 fn describe(code: u32) -> (String, String) {
     let name = ask(c"cuGetErrorName", code).map_or_else(|| format!("CUDA error {code}"), owned);
     let text = ask(c"cuGetErrorString", code)
@@ -108,8 +108,7 @@ fn describe(code: u32) -> (String, String) {
     (name, text)
 }
 
-/// What the driver answers to `cuGetErrorName` or `cuGetErrorString`; `None` without a driver and for codes that it
-/// does not know.
+/// The driver's result of `cuGetErrorName` or `cuGetErrorString`; `None` without a driver and for codes that it does not know.
 pub(crate) fn ask(function: &CStr, code: u32) -> Option<&'static CStr> {
     let address = Driver::get().ok()?.symbol(function)?;
     let mut answer: *const c_char = std::ptr::null();

@@ -1,7 +1,7 @@
 //! The functions that `cust` 0.3.2 is linked against, each a forwarder into the driver.
 //!
-//! The list holds what `cust` itself calls, not all that `cust_raw` declares: a program that calls more through
-//! `cust::sys` does not link, and says which name is missing. The compiler checks each signature against the
+//! The list has the functions that `cust` itself calls, not all that `cust_raw` declares: a program that calls more through `cust::sys` does not
+//! link, and the linker names the missing function. The compiler checks each signature against the
 //! declaration in `cust_raw`.
 
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ushort, c_void};
@@ -12,7 +12,7 @@ use crate::entry::entry;
 use crate::error::ask;
 use crate::result::known;
 
-/// Defines each function: find it in the driver, call it, map the code that it returns.
+/// Defines each function: finds it in the driver, calls it, and maps the code that it returns.
 macro_rules! forward {
     ($(fn $name:ident($($argument:ident: $type:ty),*);)*) => {$(
         #[unsafe(no_mangle)]
@@ -174,7 +174,7 @@ forward! {
     fn cuTexObjectGetResourceDesc(descriptor: *mut CUDA_RESOURCE_DESC, texture: CUtexObject);
 }
 
-/// Must answer without a driver as well: `cust` formats its errors with it, and a formatter that fails panics.
+/// It must also work without a driver: `cust` formats its errors with it, and a formatter that fails panics.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGetErrorString(error: CUresult, text: *mut *const c_char) -> CUresult {
     if text.is_null() {

@@ -1,24 +1,24 @@
 //! Opens the CUDA driver at run time, so that one binary runs on machines with and without a GPU.
 //!
-//! Functions are looked up by name, at the first call of each. A program that depends on this crate starts anywhere, and defines none
-//! of the driver's names: other libraries that call the driver find it as they would without this crate.
+//! Functions are looked up by name, at the first call of each. A program that depends on this crate starts on any machine, and defines none of the
+//! driver's symbols: other libraries that call the driver are unaffected.
 //!
-//! | layer | what it is |
+//! | layer | contents |
 //! |---|---|
-//! | [`Driver`] | the opened library: is there one, its version, the address of any function it exports |
+//! | [`Driver`] | the opened library: whether there is one, its version, the address of any function it exports |
 //! | [`extra`] | typed calls |
 //! | [`sys`] | the driver's handles |
 //! | `forwarders` | with the feature `cust`: the functions that `cust` is linked against |
-//! | [`Failure`], [`DriverError`] | what went wrong, in the driver's own words |
+//! | [`Failure`], [`DriverError`] | errors, with the driver's own description |
 //!
 //! # With `cust`
-//! `cust` is made to be linked against `libcuda.so`. With the feature `cust` this crate defines each driver function that `cust` calls,
+//! `cust` expects to be linked against `libcuda.so`. With the feature `cust` this crate defines each driver function that `cust` calls,
 //! as a forwarder that opens `libcuda.so.1` at the first call.
 //!
-//! Newer drivers return error codes that `cust`'s enum does not know; a value outside an enum is undefined behaviour.
-//! The forwarders turn them into `CUDA_ERROR_UNKNOWN` and keep the true code for [`last_failure`].
+//! Newer drivers return error codes that `cust`'s enum does not know; a value outside an enum is undefined behaviour. The forwarders map them to
+//! `CUDA_ERROR_UNKNOWN` and keep the original code for [`last_failure`].
 //!
-//! The build script of `cust` wants a CUDA toolkit. A build without one sets `CUDA_LIBRARY_PATH` to this crate's
+//! The build script of `cust` needs a CUDA toolkit. A build without one sets `CUDA_LIBRARY_PATH` to this crate's
 //! folder `link`, whose `lib64/libcuda.so` is an empty linker script; the symbols themselves come from here.
 
 mod entry;

@@ -9,12 +9,12 @@ use libloading::Library;
 use crate::entry::entry;
 use crate::error::DriverError;
 
-/// The file name under which the driver is looked for, by the dynamic linker's rules.
+/// The file name of the driver, looked up by the dynamic linker's rules.
 pub const LIBRARY: &str = "libcuda.so.1";
 
 static OPENED: OnceLock<Result<Driver, MissingDriver>> = OnceLock::new();
 
-/// Whether this machine has a CUDA driver library; says nothing about devices.
+/// Whether this machine has a CUDA driver library; it may have no devices.
 pub fn driver_present() -> bool {
     Driver::get().is_ok()
 }
@@ -31,11 +31,11 @@ pub struct Driver {
 pub struct MissingDriver {
     /// The file that was looked for.
     pub library: String,
-    /// What the dynamic linker said.
+    /// The dynamic linker's error.
     pub reason: String,
 }
 
-/// A version of CUDA: of a driver, or what a kernel needs.
+/// A version of CUDA: of a driver, or required by a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     /// 13 of 13.1.
@@ -44,12 +44,12 @@ pub struct Version {
     pub minor: u32,
 }
 
-/// Where functions are found.
+/// The source of functions.
 #[derive(Debug)]
 enum Source {
     /// A shared library.
     Library(Library),
-    /// Functions of this process, in the place of a library.
+    /// Functions of this process, in place of a library.
     #[cfg(any(test, feature = "fake"))]
     Functions(&'static [(&'static str, crate::entry::Address)]),
 }
@@ -77,7 +77,7 @@ impl Driver {
 
     /// The address of a function that the driver exports under exactly this name, version suffix included.
     ///
-    /// `cuGetProcAddress` is not asked: given a plain name it chooses a version, and with it other parameters.
+    /// `cuGetProcAddress` is not used: for a plain name it chooses a version, and with it other parameters.
     pub fn symbol(&self, name: &CStr) -> Option<*const ()> {
         match &self.source {
             Source::Library(library) => {
@@ -135,7 +135,7 @@ fn reason(error: &libloading::Error) -> String {
 #[error("the driver was opened before")]
 pub(crate) struct AlreadyOpened;
 
-/// Puts functions of this process in the place of the driver library; before anything else has asked for it.
+/// Replaces the driver library by functions of this process; call it before anything else asks for the driver.
 ///
 /// # Safety
 /// Each function has the type that cuda.h gives to its name, returning `u32`.

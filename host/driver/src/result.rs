@@ -1,4 +1,4 @@
-//! From any code that a driver may return to one that `cust`'s enum has.
+//! Maps any code that a driver may return to one that `cust`'s enum has.
 
 use cust_raw::CUresult;
 

@@ -1,5 +1,5 @@
-//! The driver's handles as cuda.h declares them: addresses that only the driver follows. Other libraries declare the same under
-//! types of their own; `cast` leads from one to the other.
+//! The driver's handles as cuda.h declares them: addresses that only the driver follows. Other libraries declare the same as their own types; `cast`
+//! converts between them.
 #![allow(non_camel_case_types, missing_docs, reason = "the names are cuda.h's")]
 
 use std::ffi::c_int;
@@ -26,8 +26,8 @@ handles! {
     CUstream: CUstream_st;
 }
 
-/// A device: its place in the driver's list.
+/// A device: its index in the driver's list.
 pub type CUdevice = c_int;
 
-/// An address in the memory of a device.
+/// An address in device memory.
 pub type CUdeviceptr = u64;

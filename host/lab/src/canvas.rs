@@ -1,19 +1,19 @@
-//! What pictures share: an SVG, texts, colours.
+//! Common parts of pictures: an SVG, texts, colours.
 //!
 //! Texts name a generic font and are placed by their anchors, and no font is measured: so a picture has the same bytes on every machine.
-//! The ground is white on purpose: pictures look alike on light and dark pages.
+//! The background is white on purpose: pictures look the same on light and dark pages.
 
 use ferroflash::Algorithm;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::Pos;
 
-/// Where things are drawn.
+/// The drawing area.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// The font.
 pub const FONT: &str = "sans-serif";
-/// Of texts and axes.
+/// The colour of texts and axes.
 pub const INK: RGBColor = RGBColor(40, 40, 40);
 
 /// Why there is no picture.
@@ -27,10 +27,10 @@ impl<E: std::error::Error + Send + Sync> From<DrawingAreaErrorKind<E>> for NotDr
     }
 }
 
-/// What drawing gives.
+/// The result of drawing.
 pub type Drawn = Result<(), NotDrawn>;
 
-/// Colours that are told apart whatever colours an eye sees (Okabe and Ito 2008).
+/// Colours that people with any colour vision can tell apart (Okabe and Ito 2008).
 pub mod colours {
     use plotters::style::RGBColor;
 
@@ -60,7 +60,7 @@ pub fn colour(algorithm: Algorithm) -> RGBColor {
     }
 }
 
-/// The text of a picture of so many pixels; `draw` fills its white ground.
+/// The SVG of a picture of this many pixels; `draw` draws on its white background.
 pub fn svg<E: From<NotDrawn>>(
     size: (u32, u32),
     draw: impl FnOnce(&Area) -> Result<(), E>,
@@ -75,7 +75,7 @@ pub fn svg<E: From<NotDrawn>>(
     Ok(svg)
 }
 
-/// Which point of a text lies at its place.
+/// The anchor of a text: the point of it that is at its position.
 pub mod anchor {
     use plotters::style::text_anchor::{HPos, Pos, VPos};
 
@@ -97,12 +97,12 @@ pub mod anchor {
     pub const CENTER: Pos = of(HPos::Center, VPos::Center);
 }
 
-/// A text of [`INK`] at a place.
+/// Draws a text in [`INK`] at a position.
 pub fn write(area: &Area, text: &str, size: u32, at: (i32, i32), anchor: Pos) -> Drawn {
     write_in(area, text, size, at, INK, anchor)
 }
 
-/// A text of any colour at a place.
+/// Draws a text of any colour at a position.
 pub fn write_in(
     area: &Area,
     text: &str,

@@ -1,7 +1,7 @@
 //! A heat map of attention weights, as SVG.
 //!
-//! Queries go down, keys to the right, a cell for each pair. Of more pairs than a picture holds, a cell shows the largest weight of
-//! several. Colours are those of viridis, whose steps look alike, of the root of the weight: most weights of a long row are small.
+//! Queries go down, keys to the right, with a cell for each pair. If there are more pairs than cells, a cell shows the largest weight of several.
+//! The colour is viridis, which is perceptually uniform, of the square root of the weight: most weights of a long row are small.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::canvas::{Area, Drawn, FONT, INK, NotDrawn, anchor, svg, write};
 
 /// Cells of a side.
 const MAX_CELLS: usize = 512;
-/// What the cells fill, if they are not too few.
+/// The pixels that the cells fill, if they are not too few.
 const WIDTH: usize = 900;
 const HEIGHT: usize = 560;
 /// Pixels of a side of a cell.
@@ -31,12 +31,12 @@ const MIN_WIDTH: i32 = 320;
 /// Steps of colour.
 const N_COLOURS: u32 = 255;
 
-/// What is drawn.
+/// The content of the picture.
 #[derive(Clone, Debug)]
 pub struct HeatMap<'a> {
-    /// What stands above it.
+    /// The title.
     pub title: String,
-    /// Which queries.
+    /// The queries.
     pub rows: Range<usize>,
     /// Keys, from 0 on.
     pub n_keys: usize,
@@ -47,10 +47,10 @@ pub struct HeatMap<'a> {
 /// One side of the cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Side {
-    /// Index of the first.
+    /// Index of the first row or column.
     first: usize,
     n: usize,
-    /// How many a cell shows.
+    /// How many of them a cell shows.
     pooled: usize,
     /// Pixels of a cell.
     cell: i32,
@@ -77,7 +77,7 @@ impl Side {
         self.n_cells() as i32 * self.cell
     }
 
-    /// Indices that are named, each with the middle of its cell: multiples of 1, 2 or 5 times a power of 10, at most ten.
+    /// Labelled indices, each with the middle of its cell: multiples of 1, 2 or 5 times a power of 10, at most ten.
     fn ticks(self) -> Vec<(usize, i32)> {
         let mut steps = (0..).flat_map(|power| [1, 2, 5].map(|step| step * 10usize.pow(power)));
         let step = steps.find(|step| self.n <= step * 10).unwrap_or(self.n);
@@ -90,7 +90,7 @@ impl Side {
 }
 
 impl HeatMap<'_> {
-    /// The text of the picture.
+    /// The SVG of the picture.
     pub fn svg(&self) -> Result<String, NotDrawn> {
         let queries = Side::new(self.rows.clone(), HEIGHT);
         let keys = Side::new(0..self.n_keys, WIDTH);
@@ -125,7 +125,7 @@ impl HeatMap<'_> {
     }
 }
 
-/// What a reader must know of the cells.
+/// The explanation of the cells.
 fn note(queries: Side, keys: Side) -> String {
     let of = |side: Side, what: &str| (side.pooled > 1).then(|| format!("{} {what}", side.pooled));
     let pooled: Vec<String> = [of(queries, "queries"), of(keys, "keys")]
@@ -141,7 +141,7 @@ fn note(queries: Side, keys: Side) -> String {
     }
 }
 
-/// Which step of colour a weight has; `None`: NaN.
+/// The colour step of a weight; `None`: NaN.
 fn step(weight: f32, largest: f32) -> Option<u32> {
     let part = (weight / largest).sqrt();
     (!part.is_nan()).then(|| (part.clamp(0.0, 1.0) * N_COLOURS as f32).round() as u32)
@@ -160,7 +160,7 @@ fn rectangle(area: &Area, [x, y, width, height]: [i32; 4], colour: RGBColor) -> 
     Ok(())
 }
 
-/// Neighbours of one colour are one rectangle.
+/// Adjacent cells of one colour are one rectangle.
 fn draw_cells(
     area: &Area,
     cells: &[Vec<f32>],
@@ -222,7 +222,7 @@ fn draw_scale(area: &Area, largest: f32, x: i32) -> Drawn {
     Ok(())
 }
 
-/// A weight of the scale; in units of a power of ten where all are small.
+/// A weight of the scale; in units of a power of ten if all are small.
 fn number(weight: f32, largest: f32) -> String {
     match largest < 0.01 {
         true => format!("{weight:.2e}"),

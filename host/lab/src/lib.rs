@@ -1,18 +1,18 @@
-//! For people who study ferroflash's kernels: what a pass should cost, what its schedule does, what was measured, and pictures of these. It launches nothing:
+//! Tools to study ferroflash's kernels: the predicted cost of a pass, its schedule, measurements, and pictures of these. It launches nothing:
 //! `ferroflash` runs the kernels, and the command `ferroflash` brings both together.
 //!
-//! | module | what it has |
+//! | module | contents |
 //! |---|---|
 //! | [`mod@estimate`] | FLOPs, bytes, memory and time of each schedule on a GPU of a table, by a roofline |
-//! | [`timeline`] | which block of threads works on which tile when, simulated from a plan or by a profiled kernel's records |
-//! | [`profile`] | a problem kernel by kernel, beside both: as a table, JSON and a picture |
-//! | [`compare`] | measured schedules beside their estimates: as a table, CSV, JSON and a picture |
-//! | [`heat_map`] | attention weights, drawn |
+//! | [`timeline`] | which block of threads works on which tile, and when: simulated from a plan, or from a profiled kernel's records |
+//! | [`profile`] | a problem kernel by kernel, compared with both: as a table, JSON and a picture |
+//! | [`compare`] | measured schedules compared with their estimates: as a table, CSV, JSON and a picture |
+//! | [`heat_map`] | a picture of attention weights |
 //! | [`record`] | rows as `ferroflash bench --json` prints them |
 //! | [`speed`] | TFLOP/s, GB/s or milliseconds of such rows by length, drawn |
-//! | [`canvas`] | what pictures share |
+//! | [`canvas`] | common parts of pictures |
 //! | [`chart`] | a page with a title, a legend, panels and notes; charts over lengths |
-//! | [`words`] | how tables and pictures name a problem, and the FLOPs that papers count |
+//! | [`words`] | names of a problem in tables and pictures, and the FLOPs that papers count |
 //!
 //! ```
 //! use ferroflash::plan::{Backend, DeviceInfo, plan};
@@ -27,7 +27,7 @@
 //! let plan = plan(&without_tensors(&problem, Pass::Backward, Location::Cuda(0))?, &device, Backend::Cuda, None)?;
 //! let pass = OfPass::new(plan, Some(&gpu), &device);
 //! let profile = Profile { device, gpu: Ok(gpu), problem, passes: vec![pass] };
-//! println!("{profile}"); // kernels, FLOPs, bytes, what binds, how much of the main kernel's time is idle
+//! println!("{profile}"); // kernels, FLOPs, bytes, the bounding roof, how much of the main kernel's time is idle
 //! assert!(profile.svg()?.starts_with("<svg"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -1,8 +1,8 @@
-//! How tables and pictures name a problem and a pass, and the FLOPs that papers count.
+//! Names of a problem and a pass in tables and pictures, and the FLOPs that papers count.
 
 use ferroflash::{Mask, Pass, Problem};
 
-/// The columns of a problem: `head_dim 128`, or `head_dim 192, head_dim_v 128` where v has others.
+/// The columns of a problem: `head_dim 128`, or `head_dim 192, head_dim_v 128` if v has another number.
 pub fn head_dims(problem: &Problem) -> String {
     let (columns, columns_v) = (problem.head_dim(), problem.head_dim_v());
     match columns == columns_v {
@@ -25,7 +25,7 @@ pub fn sizes(problem: &Problem) -> String {
     )
 }
 
-/// A pass in three letters, as options and records name it.
+/// A pass in three letters, as in options and records.
 pub fn pass_word(pass: Pass) -> &'static str {
     match pass {
         Pass::Backward => "bwd",
@@ -33,7 +33,7 @@ pub fn pass_word(pass: Pass) -> &'static str {
     }
 }
 
-/// Floating-point operations of a pass, as papers and the peers count them: of sequences of these lengths, if there are any.
+/// Floating-point operations of a pass, as papers and the peers count them; for sequences of these lengths, if given.
 pub fn flops(problem: &Problem, pass: Pass, lens: &[usize]) -> f64 {
     let of_length = |&len: &usize| {
         let one = problem.to_builder().seqlen(len).build();

@@ -1,4 +1,4 @@
-//! What compiles kernels ahead: `ptxas` for a GPU that need not be here, or the GPU that is here.
+//! Compilers of kernels ahead of their first call: `ptxas` for any GPU, or the driver of the GPU in this machine.
 
 use std::time::Duration;
 
@@ -7,25 +7,25 @@ use crate::backend::cuda::{CudaDevice, KernelCompiler, Origin};
 use crate::error::DriverError;
 use crate::plan::DeviceInfo;
 
-/// What compiles kernels ahead. Threads may share it.
+/// A compiler of kernels ahead of their first call. Threads may share it.
 #[derive(Debug)]
 pub enum Compiler<'a> {
-    /// `ptxas`, for a GPU with these limits that need not be here.
+    /// `ptxas`, for a GPU with these limits, which this machine need not have.
     Ahead(Box<(KernelCompiler, DeviceInfo)>),
-    /// A GPU that is here: kernels are loaded, as their first calls load them, and lie in its folder then, if it has one.
+    /// A GPU of this machine: kernels are loaded as by their first calls, and then are in its folder, if it has one.
     Here(&'a CudaDevice),
 }
 
 /// A kernel that is ready for its first call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReadyKernel {
-    /// Which.
+    /// The kernel.
     pub kernel: AheadKernel,
-    /// Registers of a thread; not known of one that `ptxas` had compiled before.
+    /// Registers of a thread; not known if `ptxas` had compiled the kernel before.
     pub registers: Option<u32>,
     /// How long it took.
     pub time: Duration,
-    /// Where its code came from.
+    /// The origin of its code.
     pub origin: Origin,
 }
 

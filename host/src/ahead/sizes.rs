@@ -1,4 +1,4 @@
-//! Sizes of calls that say none: enough of them that every kernel of such calls is planned for some.
+//! Default sizes for calls that give none: enough of them that every kernel of such calls is planned for some.
 
 use super::words::Sizes;
 use crate::validate::Pass;
@@ -18,7 +18,7 @@ const HEADS: [[usize; 2]; 8] = [
     [128, 1],
 ];
 
-/// Rows of q and of k that are alike, as in training and in prefill.
+/// Equal numbers of rows of q and k, as in training and in prefill.
 const ALIKE: [usize; 13] = [
     1, 2, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384, 65_536,
 ];
@@ -37,7 +37,7 @@ pub(super) struct Size {
     pub(super) seqlens: [usize; 2],
 }
 
-/// All combinations, with what is said in place of the list.
+/// All combinations; a given size replaces its list.
 pub(super) fn sizes(pass: Pass, said: &Sizes) -> Vec<Size> {
     let batches = said.batch.map_or(BATCHES.to_vec(), |batch| vec![batch]);
     let heads = said.heads.map_or(HEADS.to_vec(), |heads| vec![heads]);

@@ -11,22 +11,22 @@ use crate::problem::{BlockMask, Fp8Kv, Mask, Order, Pages, Precision, Problem, P
 use crate::terms::Algorithm;
 use crate::validate::Pass;
 
-/// Calls of one kind: a pass, an element type, head_dim, and what a kernel is compiled for. It is parsed from words, as `backward bf16 128 causal`:
+/// Calls of one kind: a pass, an element type, head_dim, and what a kernel is compiled for. It is parsed from words such as `backward bf16 128 causal`:
 ///
 /// | words | |
 /// |---|---|
 /// | `forward`, `backward` | the pass, first |
 /// | `bf16`, `f16`, `f32` | the element type, second |
 /// | `128`, `192/128` | head_dim, or head_dim and head_dim_v, third |
-/// | `causal`, `window`, `prefix` | a mask: causal; a sliding window, beside `causal` of the last keys; prefix-LM |
-/// | `packed`, `seqused` | sequences of lengths of their own: packed ones; ones that use some rows of their batch entry |
+/// | `causal`, `window`, `prefix` | a mask: causal; a sliding window, with `causal` of the last keys only; prefix-LM |
+/// | `packed`, `seqused` | sequences of different lengths: packed ones; ones that use some rows of their batch entry |
 /// | `pages`, `e4m3` | keys and values in pages; in 8 bits |
 /// | `values-in-keys` | the values are columns of the keys |
-/// | `block-mask`, `sinks`, `dropout` | as they say |
-/// | `fastest` | gradients in whatever order is fastest |
+/// | `block-mask`, `sinks`, `dropout` | with this feature |
+/// | `fastest` | gradients summed in any order, the fastest |
 /// | `full` | exact products of f32 |
-/// | `flash1`, `flash2`, `flash3`, `standard` | this algorithm alone |
-/// | `batch=8`, `heads=32/8`, `seqlen=4096`, `seqlen_k=8192`, `page_size=64` | calls of this size alone |
+/// | `flash1`, `flash2`, `flash3`, `standard` | only this algorithm |
+/// | `batch=8`, `heads=32/8`, `seqlen=4096`, `seqlen_k=8192`, `page_size=64` | only calls of this size |
 #[derive(Clone, Copy, Debug)]
 pub struct CallKind {
     pass: Pass,
@@ -38,15 +38,15 @@ pub struct CallKind {
     sizes: Sizes,
 }
 
-/// Words that are no kind of calls.
+/// Words that do not name a kind of calls.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} is given for {part}; allowed: {allowed}", Quoted(given))]
 pub struct WordError {
     /// The word, if there is one.
     pub given: Option<String>,
-    /// What it stands for.
+    /// The place of the word.
     pub part: &'static str,
-    /// What may stand there.
+    /// The words that are accepted there.
     pub allowed: &'static str,
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// Sizes that are said.
+/// The given sizes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Sizes {
     pub(super) batch: Option<usize>,
@@ -71,7 +71,7 @@ pub(super) struct Sizes {
     page_size: Option<usize>,
 }
 
-/// Which words of masks there are.
+/// The given words of masks.
 #[derive(Clone, Copy, Debug, Default)]
 struct MaskWords {
     causal: bool,
@@ -79,7 +79,7 @@ struct MaskWords {
     prefix: bool,
 }
 
-/// Whether sequences have lengths of their own.
+/// Whether sequences have different lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lengths {
     Alike,
@@ -87,14 +87,14 @@ enum Lengths {
     Used,
 }
 
-/// What may stand behind head_dim.
+/// The words that may follow head_dim.
 const WORDS: &str = "causal, window, prefix, packed, seqused, pages, e4m3, values-in-keys, block-mask, sinks, dropout, fastest, full, flash1, flash2, flash3, standard, \
      batch=N, heads=N/N, seqlen=N, seqlen_k=N, page_size=N";
 
-/// Rows of a block of a block mask, where any number serves.
+/// Rows of a block of a block mask; any number would do.
 const BLOCK: usize = 128;
 
-/// Rows of a page unless said.
+/// Rows of a page unless given.
 const PAGE_SIZE: usize = 64;
 
 impl FromStr for CallKind {
@@ -147,7 +147,7 @@ impl FromStr for CallKind {
     }
 }
 
-/// What a word means.
+/// The meaning of a word.
 fn read<T>(
     word: Option<&str>,
     part: &'static str,
@@ -261,7 +261,7 @@ impl CallKind {
 }
 
 impl MaskWords {
-    /// The mask over so many keys; its window and its prefix hide some of several.
+    /// The mask over this many keys; its window and its prefix hide some of them if there are several.
     fn of(self, seqlen_k: usize) -> Mask {
         let some = Some((seqlen_k / 4).max(1));
         match self {

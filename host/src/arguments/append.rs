@@ -1,4 +1,4 @@
-//! What an append is given, and the table of what it takes.
+//! The arguments of an append, and the table of them.
 
 use super::declare::{Give, arguments};
 use super::needs::{Access, Form, Need, Presence};
@@ -17,20 +17,20 @@ arguments! {
             k_new: Tensor = KNew,
             /// New rows of v, of the same shape.
             v_new: Tensor = VNew,
-            /// How many rows of the cache each sequence uses before: i32 `[batch]`.
+            /// How many rows of the cache each sequence uses before the append: i32 `[batch]`.
             seqused_k: Vector = SeqUsedK,
         }
         optional {
-            /// Queries to be rotated: `[batch, seqlen_new, heads_q, head_dim]`, or packed. Where the problem has queries and this is
-            /// left out, those that lie in [`AppendOutputs::q_out`] are rotated in place.
+            /// Queries to be rotated: `[batch, seqlen_new, heads_q, head_dim]`, or packed. If the problem has queries and this is left out, those in
+            /// [`AppendOutputs::q_out`] are rotated in place.
             q: Tensor = Q,
             /// Cosines by position: f32 `[n_positions, rotary_dim / 2]`.
             cos: Vector = Cos,
             /// Sines by position, of the same shape.
             sin: Vector = Sin,
-            /// Where each sequence's packed new rows begin, and where the last one's end: i32 `[batch + 1]`.
+            /// The first packed new row of each sequence, and the end of the last: i32 `[batch + 1]`.
             cu_seqlens_new: Vector = CuSeqlensNew,
-            /// Which page of the pool each page of a sequence is, where the cache lies in pages: i32 `[batch, columns]`; see
+            /// The pages of each sequence in the pool, if the cache is in pages: i32 `[batch, columns]`; see
             /// [`Pages`](crate::Pages).
             page_table: Vector = PageTable,
         }
@@ -49,11 +49,11 @@ arguments! {
             v_cache: TensorMut = VCache,
         }
         optional {
-            /// The queries rotated, of the shape of q. Either the very memory and layout of [`AppendInputs::q`], or memory that does
+            /// The queries rotated, of the shape of q. Either the same memory and layout as [`AppendInputs::q`], or memory that does
             /// not overlap it.
             q_out: TensorMut = QOut,
-            /// How many rows of the cache each sequence uses afterwards: i32 `[batch]`. Not the memory of
-            /// [`AppendInputs::seqused_k`]: blocks of threads still read that when others write this.
+            /// How many rows of the cache each sequence uses after the append: i32 `[batch]`. It must not overlap [`AppendInputs::seqused_k`]:
+            /// blocks of threads still read that when others write this.
             seqused_out: VectorMut = SeqUsedOut,
         }
         others {}
@@ -61,7 +61,7 @@ arguments! {
 }
 
 impl<'a> AppendInputs<'a> {
-    /// New rows of k and v, and how many rows the cache has before.
+    /// New rows of k and v, and the number of rows that the cache already has.
     pub fn new(
         k_new: &Tensor<'a>,
         v_new: &Tensor<'a>,
@@ -82,14 +82,14 @@ impl<'a> AppendInputs<'a> {
 }
 
 impl<'a> AppendOutputs<'a> {
-    /// The caches alone.
+    /// Only the caches.
     pub fn new(k_cache: TensorMut<'a>, v_cache: TensorMut<'a>) -> AppendOutputs<'a> {
         AppendOutputs::required(k_cache, v_cache)
     }
 }
 
 impl<'a> Operands<'a> {
-    /// Of an append.
+    /// The arguments of an append.
     pub(crate) fn append(
         inputs: &AppendInputs<'a>,
         outputs: &'a mut AppendOutputs<'_>,

@@ -1,15 +1,15 @@
-//! One place for every argument.
+//! One value for every argument.
 
 use std::ops::{Index, IndexMut};
 
 use super::Argument;
 
-/// A value for every [`Argument`], in memory of its own: nothing is allocated.
+/// A value for every [`Argument`], stored inline: nothing is allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ByArgument<T>([T; Argument::ALL.len()]);
 
 impl<T> ByArgument<T> {
-    /// Of each argument what `f` says.
+    /// `f` of each argument.
     pub fn from_fn(mut f: impl FnMut(Argument) -> T) -> ByArgument<T> {
         ByArgument(Argument::ALL.map(&mut f))
     }
@@ -19,14 +19,14 @@ impl<T> ByArgument<T> {
         Argument::ALL.into_iter().zip(&self.0)
     }
 
-    /// The same, to change.
+    /// The same, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Argument, &mut T)> {
         Argument::ALL.into_iter().zip(&mut self.0)
     }
 }
 
 impl<T> ByArgument<Option<T>> {
-    /// Nothing of any.
+    /// `None` for each.
     pub(crate) const fn none() -> ByArgument<Option<T>> {
         ByArgument([const { None }; Argument::ALL.len()])
     }

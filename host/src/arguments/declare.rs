@@ -3,8 +3,8 @@
 use super::{Argument, Operands};
 use crate::tensor::{Tensor, TensorMut, Vector, VectorMut};
 
-/// A struct of what a call reads, or of what it writes: from its fields follow the methods that set those which may be left out, and
-/// the way of all of them into a call's [`Operands`].
+/// A struct of what a call reads, or of what it writes: its fields generate the methods that set the optional ones, and the conversion of all of
+/// them into a call's [`Operands`].
 ///
 /// A field is `name: Type = Argument`. `others` are fields that are more, or less, than an argument ([`Put`]).
 macro_rules! arguments {
@@ -25,7 +25,7 @@ macro_rules! arguments {
         }
 
         impl<'a> $name<'a> {
-            /// Those that no call leaves out.
+            /// The required arguments.
             fn required($($field: $type<'a>),*) -> $name<'a> {
                 $name {
                     $($field,)*
@@ -65,15 +65,15 @@ macro_rules! arguments {
 }
 pub(super) use arguments;
 
-/// What a struct of arguments has beside arguments.
+/// A field of a struct of arguments that is not an argument.
 pub(super) trait Put<'o> {
-    /// Puts it among the operands.
+    /// Adds it to the operands.
     fn put(self, operands: &mut Operands<'o>);
 }
 
-/// What a field of a struct of arguments is: an argument, or perhaps one.
+/// A field of a struct of arguments: an argument, or an optional one.
 pub(super) trait Give<'o> {
-    /// Puts it among the operands, if it is there.
+    /// Adds it to the operands, if it is there.
     fn give(self, argument: Argument, operands: &mut Operands<'o>);
 }
 

@@ -15,7 +15,7 @@ pub enum Given {
 }
 
 impl Given {
-    /// In whose memory it lies.
+    /// The memory in which it is.
     pub fn location(&self) -> Location {
         match self {
             Given::Tensor(tensor) => tensor.location,
@@ -39,7 +39,7 @@ impl Given {
         }
     }
 
-    /// Numbers from the first one to the end of the last one.
+    /// Numbers from the first to the end of the last.
     pub fn extent_elems(&self) -> Result<usize, ProblemError> {
         match self {
             Given::Tensor(tensor) => tensor.layout.extent_elems(),
@@ -48,7 +48,7 @@ impl Given {
         }
     }
 
-    /// The same as it will lie in another memory: aligned, with its strides.
+    /// The same as it will be in another memory: aligned, with its strides.
     pub fn moved_to(self, location: Location) -> Given {
         match self {
             Given::Tensor(tensor) => Given::Tensor(tensor.moved_to(location)),
@@ -69,17 +69,17 @@ impl From<VectorDescription> for Given {
     }
 }
 
-/// The arguments of a call without their memory. What was not given is `None`.
+/// The arguments of a call without their memory. An argument that was not given is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arguments(ByArgument<Option<Given>>);
 
 impl Arguments {
-    /// Of each argument what `f` says.
+    /// `f` of each argument.
     pub(crate) fn from_fn(f: impl FnMut(Argument) -> Option<Given>) -> Arguments {
         Arguments(ByArgument::from_fn(f))
     }
 
-    /// With this argument too, or in place of what was there.
+    /// With this argument, which replaces an earlier one.
     #[must_use]
     pub fn with(mut self, argument: Argument, given: impl Into<Given>) -> Arguments {
         self.0[argument] = Some(given.into());
@@ -93,13 +93,13 @@ impl Arguments {
         self
     }
 
-    /// Which ones were given.
+    /// The names of the given arguments.
     pub(crate) fn which(&self) -> ArgumentSet {
         let all = Argument::ALL.into_iter();
         all.filter(|&argument| self.0[argument].is_some()).collect()
     }
 
-    /// What was given.
+    /// The given arguments.
     pub fn get(&self, argument: Argument) -> Option<&Given> {
         self.0[argument].as_ref()
     }
@@ -127,7 +127,7 @@ impl Arguments {
             .filter_map(|argument| Some((argument, self.tensor(argument)?)))
     }
 
-    /// The same as they will lie in another memory: aligned, with their strides.
+    /// The same as they will be in another memory: aligned, with their strides.
     #[must_use]
     pub fn moved_to(&self, location: Location) -> Arguments {
         Arguments::from_fn(|argument| Some(self.get(argument)?.moved_to(location)))

@@ -4,24 +4,24 @@ use super::declare::Put;
 use super::{Argument, Inputs, Operands};
 use crate::tensor::Vector;
 
-/// Where the random bytes of dropout come from: see [`ProblemBuilder::dropout`](crate::ProblemBuilder::dropout).
+/// The source of dropout's random bytes: see [`ProblemBuilder::dropout`](crate::ProblemBuilder::dropout).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum DropoutRng<'a> {
-    /// Numbers of the call.
+    /// Numbers that the call gives.
     Values {
         /// The seed.
         seed: u64,
         /// The offset.
         offset: u64,
     },
-    /// Memory: u64 `[2]`, the seed and the offset. Kernels read it, so a captured graph drops other weights when other numbers lie there.
+    /// Memory: u64 `[2]`, the seed and the offset. Kernels read it, so a captured graph drops other weights when these numbers change.
     State(Vector<'a>),
 }
 
 impl<'a> Inputs<'a> {
-    /// With the seed and the offset of dropout: [`DropoutRng::Values`]. The backward pass takes those of its forward pass; every other
-    /// call should have an offset or a seed of its own.
+    /// With the seed and the offset of dropout: [`DropoutRng::Values`]. The backward pass takes those of its forward pass; every other call should
+    /// have a different offset or seed.
     #[must_use]
     pub fn dropout_rng(self, seed: u64, offset: u64) -> Inputs<'a> {
         Inputs {
@@ -51,7 +51,7 @@ impl<'o> Put<'o> for Option<DropoutRng<'o>> {
 }
 
 impl Operands<'_> {
-    /// Puts seed and offset there, as numbers.
+    /// Adds seed and offset, as numbers.
     pub(crate) fn put_dropout(&mut self, seed_and_offset: [u64; 2]) {
         self.has_dropout_values = true;
         self.values.dropout = seed_and_offset;

@@ -1,4 +1,4 @@
-//! What a call is given: structs of tensors and vectors, of which some may be left out.
+//! The arguments of attention: structs of tensors and vectors, some of them optional.
 
 use ferroflash_kernels::optional_inputs;
 
@@ -13,7 +13,7 @@ macro_rules! inputs_and_gradients {
         $argument:ident $field:ident: $dtype:ident [$extent:ident], of $effect:ident $(compiled $constant:literal)? $(, gradient $gradient:ident $of_field:ident)?;
     )*) => {
         arguments! {
-            /// What both passes read.
+            /// The inputs of both passes.
             #[derive(Clone, Copy, Debug)]
             read struct Inputs {
                 required {
@@ -23,19 +23,19 @@ macro_rules! inputs_and_gradients {
                     k: Tensor = K,
                 }
                 optional {
-                    /// Values; `None` where they are columns of the keys.
+                    /// Values; `None` if they are columns of the keys.
                     v: Tensor = V,
-                    /// Where each sequence of packed queries begins, and where the last one ends: i32 `[batch + 1]`, in rows.
+                    /// The first row of each sequence of packed queries, and the end of the last: i32 `[batch + 1]`.
                     cu_seqlens_q: Vector = CuSeqlensQ,
-                    /// The same of packed keys and values.
+                    /// The same for packed keys and values.
                     cu_seqlens_k: Vector = CuSeqlensK,
-                    /// Which page of the pool each page of a sequence is, where keys and values lie in pages: i32 `[batch, columns]`; see
+                    /// The pages of each sequence in the pool, if keys and values are in pages: i32 `[batch, columns]`; see
                     /// [`Pages`](crate::Pages).
                     page_table: Vector = PageTable,
-                    /// What elements of k in 8 bits are to be multiplied by: f32 `[batch, heads_k]` or `[n_pages, heads_k]`, as
+                    /// The scales of k in 8 bits: f32 `[batch, heads_k]` or `[n_pages, heads_k]`, as
                     /// [`Fp8Kv`](crate::Fp8Kv) says.
                     k_descale: Vector = KDescale,
-                    /// The same of v.
+                    /// The scales of v.
                     v_descale: Vector = VDescale,
                     /// The map of the problem's block mask, u8, of [`Problem::block_mask_shape`](crate::Problem::block_mask_shape): see
                     /// [`BlockMask`](crate::BlockMask).
@@ -43,7 +43,7 @@ macro_rules! inputs_and_gradients {
                     $($(#[$doc])* $field: Vector = $argument,)*
                 }
                 others {
-                    /// Seed and offset, where the problem drops weights: see [`Inputs::dropout_rng`].
+                    /// Seed and offset of dropout: see [`Inputs::dropout_rng`].
                     dropout: Option<DropoutRng<'a>> = None,
                     /// Parameters and tensors of the problem's expressions: see [`Inputs::score_param`] and [`Inputs::score_tensor`].
                     score: ScoreInputs<'a> = ScoreInputs::default(),
@@ -52,7 +52,8 @@ macro_rules! inputs_and_gradients {
         }
 
         impl<'a> Inputs<'a> {
-            /// With the vector of this name: `inputs.with(Argument::SeqUsedK, v)` is `inputs.seqused_k(v)`. What is no such vector changes nothing.
+            /// With the vector of this name: `inputs.with(Argument::SeqUsedK, v)` is `inputs.seqused_k(v)`. An argument that is not an optional
+            /// vector changes nothing.
             #[must_use]
             pub fn with(mut self, argument: Argument, vector: impl Into<Vector<'a>>) -> Inputs<'a> {
                 let place = match argument {
@@ -71,15 +72,15 @@ macro_rules! inputs_and_gradients {
         }
 
         arguments! {
-            /// What the backward pass writes.
+            /// The outputs of the backward pass.
             #[derive(Debug)]
             write struct Gradients {
                 required {
-                    /// Of the queries.
+                    /// Gradient of the queries.
                     d_q: TensorMut = DQ,
-                    /// Of the keys.
+                    /// Gradient of the keys.
                     d_k: TensorMut = DK,
-                    /// Of the values.
+                    /// Gradient of the values.
                     d_v: TensorMut = DV,
                 }
                 optional {
@@ -89,7 +90,7 @@ macro_rules! inputs_and_gradients {
                     )?)*
                 }
                 others {
-                    /// Of tensors that the problem's score reads: see [`Gradients::d_score_tensor`].
+                    /// Gradients of tensors that the problem's score reads: see [`Gradients::d_score_tensor`].
                     d_score: ScoreGradients<'a> = ScoreGradients::default(),
                 }
             }
@@ -99,7 +100,7 @@ macro_rules! inputs_and_gradients {
 optional_inputs! { inputs_and_gradients!() }
 
 arguments! {
-    /// What the forward pass writes.
+    /// The outputs of the forward pass.
     #[derive(Debug)]
     write struct Outputs {
         required {
@@ -107,11 +108,11 @@ arguments! {
             o: TensorMut = O,
         }
         optional {
-            /// Row statistics, f32: the natural logarithm of each row's sum of exponentials. The backward pass reads them; a program
-            /// that has none may leave them out.
+            /// Row statistics, f32: the natural logarithm of each row's sum of exponentials. The backward pass reads them; a program without a
+            /// backward pass may leave them out.
             lse: VectorMut = Lse,
-            /// The weights, softmax(q·kᵀ · softmax_scale, masked), laid out as [`crate::Problem::weights_layout`] says. Only `standard`
-            /// holds them: a device without it gives an error. Some rows of one head, on any device:
+            /// The weights, softmax(q·kᵀ · softmax_scale, masked), in the layout [`crate::Problem::weights_layout`]. Only `standard` computes them:
+            /// a device without it gives an error. For some rows of one head, on any device:
             /// [`Attention::weights`](crate::Attention::weights).
             weights: TensorMut = Weights,
         }
@@ -120,7 +121,7 @@ arguments! {
 }
 
 arguments! {
-    /// What the forward pass has written and the backward pass reads.
+    /// Results of the forward pass that the backward pass reads.
     #[derive(Clone, Copy, Debug)]
     read struct Saved {
         required {
@@ -135,10 +136,10 @@ arguments! {
 }
 
 arguments! {
-    /// Gradients of a loss with respect to what the forward pass gave: what the backward pass starts from.
+    /// Gradients of a loss with respect to the results of the forward pass: the inputs of the backward pass.
     ///
-    /// Most losses depend on o alone. Where lse enters the loss too (merged parts of attention, ring attention), its gradient
-    /// is added; it costs one subtraction per row.
+    /// Most losses depend on o alone. If lse enters the loss as well (merged parts of attention, ring attention), its gradient is added; that costs
+    /// one subtraction per row.
     ///
     /// ```
     /// use ferroflash::{
@@ -179,7 +180,7 @@ arguments! {
             d_o: Tensor = DO,
         }
         optional {
-            /// Gradient of lse, f32; `None` where the loss does not depend on it. What it says of a row whose lse is −∞ is ignored.
+            /// Gradient of lse, f32; `None` if the loss does not depend on it. It is ignored for a row whose lse is −∞.
             d_lse: Vector = DLse,
         }
         others {}
@@ -205,7 +206,7 @@ impl<'a> Outputs<'a> {
         Outputs::required(o).lse(lse)
     }
 
-    /// o alone: for a program that has no backward pass. Kernels write lse to the workspace.
+    /// Only o: for a program without a backward pass. Kernels write lse to the workspace.
     pub fn without_lse(o: TensorMut<'a>) -> Outputs<'a> {
         Outputs::required(o)
     }
@@ -219,14 +220,14 @@ impl<'a> Saved<'a> {
 }
 
 impl<'a> OutputGradients<'a> {
-    /// Of o alone.
+    /// Only the gradient of o.
     pub fn new(d_o: &Tensor<'a>) -> OutputGradients<'a> {
         OutputGradients::required(*d_o)
     }
 }
 
 impl<'a> Gradients<'a> {
-    /// Of queries, keys and values.
+    /// The gradients of queries, keys and values.
     pub fn new(d_q: TensorMut<'a>, d_k: TensorMut<'a>, d_v: TensorMut<'a>) -> Gradients<'a> {
         Gradients::required(d_q, d_k, d_v)
     }

@@ -1,4 +1,4 @@
-//! What a merge is given, and the table of what it takes.
+//! The arguments of a merge, and the table of them.
 
 use super::declare::{Give, arguments};
 use super::needs::{Access, Form, Need, Presence};
@@ -9,9 +9,9 @@ use crate::problem::merge::MergeProblem;
 use crate::tensor::{Tensor, Vector};
 
 arguments! {
-    /// What a merge reads: o and lse over each of two parts of the keys.
+    /// The inputs of a merge: o and lse over each of two parts of the keys.
     ///
-    /// A part that saw no key has an lse of −∞. Its o is not read, so it may be anything.
+    /// A part that saw no key has an lse of −∞. Its o is not read, so it may have any value.
     #[derive(Clone, Copy, Debug)]
     read struct MergeInputs {
         required {
@@ -42,7 +42,7 @@ impl<'a> MergeInputs<'a> {
 }
 
 impl<'a> Operands<'a> {
-    /// Of a merge.
+    /// The arguments of a merge.
     pub(crate) fn merge(inputs: &MergeInputs<'a>, outputs: &'a mut Outputs<'_>) -> Operands<'a> {
         let mut operands = Operands::default();
         inputs.put(&mut operands);

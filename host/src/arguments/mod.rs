@@ -1,22 +1,22 @@
-//! What a call is given, by name: inputs and outputs as the caller writes them, and one array of all of them.
+//! The arguments of calls, by name: inputs and outputs as the caller writes them, and one array of all of them.
 //!
-//! | file | what it holds |
+//! | file | contents |
 //! |---|---|
-//! | `declare.rs` | how such a struct is declared: from its fields follow its methods and its way into a call |
+//! | `declare.rs` | the macro that declares such a struct: its fields generate its methods and its conversion into a call's operands |
 //! | `given.rs` | [`Inputs`], [`Outputs`], [`Saved`], [`OutputGradients`], [`Gradients`] |
-//! | `needs.rs` | THE table: what each pass takes, of which shape and type, read or written |
-//! | `described.rs` | [`Arguments`]: everything given, without its memory; what validation and planning look at |
-//! | `operands.rs` | everything given, with its memory; what backends look at |
-//! | `operation.rs` | what operations beside attention say of themselves |
+//! | `needs.rs` | THE table: the arguments of each pass, with shape and type, read or written |
+//! | `described.rs` | [`Arguments`]: all given arguments, without their memory, for validation and planning |
+//! | `operands.rs` | all given arguments, with their memory, for backends |
+//! | `operation.rs` | the description of operations other than attention |
 //! | `merge.rs` | [`MergeInputs`], and the table of a merge |
 //! | `append.rs` | [`AppendInputs`], [`AppendOutputs`], and the table of an append |
 //! | `rotate.rs` | [`RotateInputs`], and the table of a rotation |
 //! | `dropout.rs` | [`DropoutRng`]: seed and offset |
 //! | `score.rs` | [`ScoreInputs`]: parameters and tensors of expressions, by name; [`ScoreGradients`] |
-//! | `by_argument.rs` | [`ByArgument`]: one place for every [`Argument`] |
+//! | `by_argument.rs` | [`ByArgument`]: one value for every [`Argument`] |
 //!
-//! A new input of attention that a call may leave out is a row of [`ferroflash_kernels::optional_inputs`]: its field, its method, its
-//! checks, copies, address and the emulator follow from it. Any other new argument is a variant of [`Argument`], a field of one of the
+//! A new optional input of attention is a row of [`ferroflash_kernels::optional_inputs`]: its field, its method, its checks, its copies, its address
+//! and its part in the emulator follow from the row. Any other new argument is a variant of [`Argument`], a field of one of the
 //! structs, and a row of the table of needs.
 
 mod append;

@@ -1,11 +1,11 @@
-//! What each pass takes: the one table that validation, planning, copies and backends go by.
+//! The arguments of each pass: the one table that validation, planning, copies and backends use.
 
 use super::Argument;
 use crate::dtype::ScalarType;
 use crate::problem::Problem;
 use crate::terms::Pass;
 
-/// What a pass takes under one name.
+/// The table's entry for one argument of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Need {
     pub(crate) presence: Presence,
@@ -13,18 +13,18 @@ pub(crate) struct Need {
     pub(crate) form: Form,
 }
 
-/// Whether it may be left out.
+/// Whether it is optional.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Presence {
     Required,
-    /// It may be left out; plans that are made ahead count on it.
+    /// Optional; plans made ahead assume it is given.
     Usual,
-    /// It may be left out.
+    /// Optional; plans made ahead assume it is not given.
     Optional,
 }
 
 impl Presence {
-    /// Whether a plan that is made ahead, of no arguments, counts on it.
+    /// Whether a plan made ahead, without arguments, assumes it is given.
     pub(crate) fn is_expected(self) -> bool {
         match self {
             Presence::Required | Presence::Usual => true,
@@ -33,16 +33,16 @@ impl Presence {
     }
 }
 
-/// What is done with it.
+/// Whether it is read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
     Written,
-    /// Written, and what lies there before may be read: an output that may be its own input.
+    /// Written, and its earlier contents may be read: an output that may also be the input.
     Updated,
 }
 
-/// What it looks like.
+/// Its shape and type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// A tensor.
@@ -54,7 +54,7 @@ pub(crate) enum Form {
     Weights,
     /// A vector.
     Vector { dtype: ScalarType, n_elems: u64 },
-    /// A vector of any length that the call itself has checked: the memory of a tensor that expressions read.
+    /// A vector of a length that the call itself has checked: the memory of a tensor that expressions read.
     Elements { dtype: ScalarType },
 }
 
@@ -75,7 +75,7 @@ const DROPOUT_STATE: Form = Form::Vector {
     n_elems: 2,
 };
 
-/// What the pass takes under this name; `None`: nothing. The problem's sizes have been checked.
+/// The entry of this name; `None` if the pass does not take it. The problem's sizes have been checked.
 pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<Need> {
     use Access::{Read, Written};
     use Presence::{Optional, Required, Usual};
@@ -198,7 +198,7 @@ fn score_tensor_gradient(problem: &Problem, pass: Pass, argument: Argument) -> O
     })
 }
 
-/// Which of these it is.
+/// Its index among these.
 fn place_among<const N: usize>(arguments: [Argument; N], argument: Argument) -> Option<usize> {
     arguments.iter().position(|&other| other == argument)
 }

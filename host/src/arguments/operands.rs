@@ -15,7 +15,7 @@ pub(crate) enum Operand<'a> {
     VectorMut(VectorMut<'a>),
 }
 
-/// The memory of an argument, as far as it may be used.
+/// The memory of an argument, to read or to write.
 pub(crate) enum Lent<'s, 'a> {
     Read(&'s Memory<'a>),
     Write(&'s mut MemoryMut<'a>),
@@ -52,10 +52,10 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// What kernels are given by value.
+/// Kernel arguments by value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Values {
-    /// What expressions of scores read, but for addresses.
+    /// Inputs of score expressions, except addresses.
     pub(crate) score: ScoreParams,
     /// Seed and offset of dropout.
     pub(crate) dropout: [u64; 2],
@@ -65,15 +65,15 @@ pub(crate) struct Values {
 #[derive(Debug)]
 pub(crate) struct Operands<'a> {
     given: ByArgument<Option<Operand<'a>>>,
-    /// Which ones `given` has.
+    /// The names in `given`.
     which: ArgumentSet,
-    /// What expressions are given, by name.
+    /// Inputs of expressions, by name.
     pub(super) score_inputs: ScoreInputs<'a>,
     /// Whether seed and offset of dropout are among the values.
     pub(super) has_dropout_values: bool,
-    /// What kernels are given by value.
+    /// Kernel arguments by value.
     pub(super) values: Values,
-    /// Gradients of tensors that the score reads, by name, until validation has put them in their places.
+    /// Gradients of tensors that the score reads, by name, until validation has assigned them.
     pub(super) score_gradients: ScoreGradients<'a>,
 }
 
@@ -91,7 +91,7 @@ impl Default for Operands<'_> {
 }
 
 impl<'a> Operands<'a> {
-    /// Of a forward pass.
+    /// The operands of a forward pass.
     pub(crate) fn forward(inputs: &Inputs<'a>, outputs: &'a mut Outputs<'_>) -> Operands<'a> {
         let mut operands = Operands::default();
         inputs.put(&mut operands);
@@ -99,14 +99,14 @@ impl<'a> Operands<'a> {
         operands
     }
 
-    /// What both passes read.
+    /// The inputs of both passes.
     pub(crate) fn inputs(inputs: &Inputs<'a>) -> Operands<'a> {
         let mut operands = Operands::default();
         inputs.put(&mut operands);
         operands
     }
 
-    /// Of a backward pass.
+    /// The operands of a backward pass.
     pub(crate) fn backward(
         inputs: &Inputs<'a>,
         saved: &Saved<'a>,
@@ -121,18 +121,18 @@ impl<'a> Operands<'a> {
         operands
     }
 
-    /// What kernels are given by value.
+    /// Kernel arguments by value.
     pub(crate) fn values(&self) -> &Values {
         &self.values
     }
 
-    /// Puts an argument there.
+    /// Adds an argument.
     pub(crate) fn put(&mut self, argument: Argument, operand: impl Into<Operand<'a>>) {
         self.given[argument] = Some(operand.into());
         self.which.insert(argument);
     }
 
-    /// Which arguments the call gives.
+    /// The names of the arguments that the call gives.
     pub(crate) fn which(&self) -> ArgumentSet {
         self.which
     }
@@ -147,14 +147,14 @@ impl<'a> Operands<'a> {
         Arguments::from_fn(|argument| self.given(argument))
     }
 
-    /// Those that were given.
+    /// The given arguments.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Argument, &mut Operand<'a>)> {
         self.given
             .iter_mut()
             .filter_map(|(argument, operand)| Some((argument, operand.as_mut()?)))
     }
 
-    /// Keeps their device memory allocated; that of another library is its own matter.
+    /// Keeps their device memory allocated, except memory of another library.
     pub(crate) fn shares(&self) -> impl Iterator<Item = Share> {
         let operands = self
             .given
@@ -193,7 +193,7 @@ impl<'a> Operands<'a> {
         operands
     }
 
-    /// The lengths of this name, where they were given and lie on the host.
+    /// The lengths of this name, if they were given and are on the host.
     pub(crate) fn lengths(&self, argument: Argument) -> Option<&'a [i32]> {
         self.vector(argument)?.host()
     }

@@ -1,25 +1,25 @@
-//! What every operation beside attention says of itself: the rest follows from its table of needs.
+//! The description of every operation other than attention: the rest follows from its table of needs.
 
 use std::fmt;
 
 use super::{Argument, ByArgument, Need};
 use crate::dtype::Dtype;
 
-/// An operation beside attention, such as a merge: one launch, without a workspace.
+/// An operation other than attention, such as a merge: one launch, without a workspace.
 pub(crate) trait Operation: Copy + fmt::Display + 'static {
-    /// What it does, as errors and plans have it: "merge".
+    /// Its name in errors and plans: "merge".
     const VERB: &'static str;
 
-    /// Where this one lies, all arguments do.
+    /// The argument whose memory decides where all arguments are.
     const FIRST: Argument;
 
     /// Element type of the tensors.
     fn dtype(&self) -> Dtype;
 
-    /// What it takes under a name; `None`: nothing. The problem's sizes have been checked.
+    /// The table's entry of a name; `None` if it does not take the argument. The problem's sizes have been checked.
     fn need(&self, argument: Argument) -> Option<Need>;
 
-    /// What it takes under every name.
+    /// The table's entry of every name.
     fn needs(&self) -> ByArgument<Option<Need>> {
         ByArgument::from_fn(|argument| self.need(argument))
     }

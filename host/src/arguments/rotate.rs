@@ -1,4 +1,4 @@
-//! What a rotation is given, and the table of what it takes.
+//! The arguments of a rotation, and the table of them.
 
 use super::declare::{Give, arguments};
 use super::needs::{Access, Form, Need, Presence};
@@ -9,7 +9,7 @@ use crate::problem::rotate::RotateProblem;
 use crate::tensor::{Tensor, TensorMut, Vector};
 
 arguments! {
-    /// What a rotation reads.
+    /// The inputs of a rotation.
     #[derive(Clone, Copy, Debug)]
     read struct RotateInputs {
         required {
@@ -22,9 +22,9 @@ arguments! {
             /// Rows to be rotated: `[batch, seqlen, heads, head_dim]`, or packed `[total, heads, head_dim]`. Left out, those of the
             /// output are rotated in place.
             x: Tensor = X,
-            /// Where each packed sequence begins, and where the last one ends: i32 `[batch + 1]`.
+            /// The first row of each packed sequence, and the end of the last: i32 `[batch + 1]`.
             cu_seqlens: Vector = CuSeqlens,
-            /// At which position each sequence's first row stands: i32 `[batch]`. 0, where it is left out.
+            /// The position of each sequence's first row: i32 `[batch]`; 0 if left out.
             seqlen_offsets: Vector = SeqlenOffsets,
         }
         others {}
@@ -41,14 +41,14 @@ impl<'a> RotateInputs<'a> {
         RotateInputs::in_place(cos, sin).x(x)
     }
 
-    /// The tables alone: rows are rotated where they lie.
+    /// Only the tables: rows are rotated in place.
     pub fn in_place(cos: impl Into<Vector<'a>>, sin: impl Into<Vector<'a>>) -> RotateInputs<'a> {
         RotateInputs::required(cos.into(), sin.into())
     }
 }
 
 impl<'a> Operands<'a> {
-    /// Of a rotation.
+    /// The arguments of a rotation.
     pub(crate) fn rotate(inputs: &RotateInputs<'a>, y: &'a mut TensorMut<'_>) -> Operands<'a> {
         let mut operands = Operands::default();
         inputs.put(&mut operands);

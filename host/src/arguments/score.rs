@@ -1,4 +1,4 @@
-//! What a call gives the expressions of its scores, by name.
+//! The inputs of a call's score expressions, by name.
 
 use ferroflash_expression::{MAX_PARAMS, MAX_TENSORS, ParamValue};
 use ferroflash_kernels::params::ScoreParams;
@@ -14,13 +14,13 @@ pub struct ScoreInputs<'a> {
     pub(crate) tensors: Named<'a, ReadTensor<'a>, MAX_TENSORS>,
 }
 
-/// Where the gradients of tensors that a score reads go, by name, in any order: see [`Gradients::d_score_tensor`].
+/// Outputs for the gradients of tensors that a score reads, by name, in any order: see [`Gradients::d_score_tensor`].
 #[derive(Debug, Default)]
 pub struct ScoreGradients<'a> {
     pub(crate) tensors: Named<'a, VectorMut<'a>, MAX_TENSORS>,
 }
 
-/// Values with names.
+/// Named values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Named<'a, T, const N: usize> {
     values: [Option<(&'a str, T)>; N],
@@ -37,7 +37,7 @@ impl<T, const N: usize> Default for Named<'_, T, N> {
 }
 
 impl<'a, T, const N: usize> Named<'a, T, N> {
-    /// One more. Those for which there is no room are counted: the call refuses them.
+    /// Adds one. Those that do not fit are counted: the call refuses them.
     pub(crate) fn push(&mut self, name: &'a str, value: T) {
         if let Some(place) = self.values.get_mut(self.n_given) {
             *place = Some((name, value));
@@ -50,12 +50,12 @@ impl<'a, T, const N: usize> Named<'a, T, N> {
         self.n_given
     }
 
-    /// Those for which there was room.
+    /// Those that fit.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &(&'a str, T)> {
         self.values.iter().flatten()
     }
 
-    /// All of them, each anew.
+    /// All of them, converted.
     fn reborrow<'o, U>(&'o mut self, of: impl Fn(&'o mut T) -> U) -> Named<'o, U, N> {
         let mut named = Named {
             n_given: self.n_given,
@@ -67,7 +67,7 @@ impl<'a, T, const N: usize> Named<'a, T, N> {
         named
     }
 
-    /// Those for which there was room, taken out.
+    /// Those that fit, by value.
     pub(crate) fn into_values(self) -> impl Iterator<Item = (&'a str, T)> {
         self.values.into_iter().flatten()
     }
@@ -80,15 +80,15 @@ impl<'a, T, const N: usize> Named<'a, T, N> {
 }
 
 impl<'a> Inputs<'a> {
-    /// With the value of a parameter that an expression of the problem names. It may be another in each call: kernels are not compiled anew,
-    /// and a prepared call takes any.
+    /// With the value of a parameter that an expression of the problem names. It may differ at each call: kernels are not compiled again, and a
+    /// prepared call takes any value.
     #[must_use]
     pub fn score_param(mut self, name: &'a str, value: impl Into<ParamValue>) -> Inputs<'a> {
         self.score.params.push(name, value.into());
         self
     }
 
-    /// With a tensor that an expression of the problem names. It may be another in each call, of another shape too.
+    /// With a tensor that an expression of the problem names. It may differ at each call, in shape as well.
     #[must_use]
     pub fn score_tensor(mut self, name: &'a str, tensor: ReadTensor<'a>) -> Inputs<'a> {
         self.score.tensors.push(name, tensor);
@@ -97,15 +97,16 @@ impl<'a> Inputs<'a> {
 }
 
 impl<'a> Gradients<'a> {
-    /// Also of a tensor that the problem's score names, summed over all scores that read an element. The score reads it at one place, whose indices are
-    /// batch, head or kv_head, q and k, each once, or 0: a bias `bias[batch, head, q, k]`, or one that batch entries and heads share, `bias[0, 0, q, k]` (`at.constant(0)`).
+    /// Asks for the gradient of a tensor that the problem's score names, summed over all scores that read an element. The score must read it at a
+    /// single place, whose indices are batch, head or kv_head, q and k, each once, or 0: a bias `bias[batch, head, q, k]`, or one that batch entries
+    /// and heads share, `bias[0, 0, q, k]` (`at.constant(0)`).
     ///
     /// The gradient is contiguous, of the tensor's own type, and has an element for each of these indices: its shape is
-    /// [`Problem::score_gradient_shape`](crate::Problem::score_gradient_shape). Sums are in f32 and in a fixed order. Elements of pairs that no mask shows are 0.
-    /// On a GPU it takes one kernel more, which computes the scores once more and holds none of them in memory.
+    /// [`Problem::score_gradient_shape`](crate::Problem::score_gradient_shape). Sums are in f32 and in a fixed order. Elements of masked pairs are
+    /// 0. On a GPU it takes one more kernel, which recomputes the scores and writes none of them to memory.
     ///
-    /// A prepared call says that it has this argument ([`Layouts::giving`](crate::prepared::Layouts::giving)): [`Argument::SCORE_TENSOR_GRADIENTS`], in the order in
-    /// which the score names its tensors.
+    /// A prepared call declares this argument ([`Layouts::giving`](crate::prepared::Layouts::giving)): [`Argument::SCORE_TENSOR_GRADIENTS`], in the
+    /// order in which the score names its tensors.
     ///
     /// ```
     /// use ferroflash::{
@@ -170,7 +171,7 @@ impl<'o> Put<'o> for &'o mut ScoreGradients<'_> {
 }
 
 impl<'a> Operands<'a> {
-    /// Puts the gradients that the call wants by name there.
+    /// Adds the gradients that the call asks for by name.
     pub(crate) fn put_score_gradients(&mut self, gradients: ScoreGradients<'a>) {
         self.score_gradients = gradients;
     }
@@ -180,29 +181,29 @@ impl<'a> Operands<'a> {
         std::mem::take(&mut self.score_gradients)
     }
 
-    /// Puts the gradient of the tensor at this place where passes expect it.
+    /// Assigns the gradient of the tensor of this index to the argument that passes expect.
     pub(crate) fn put_score_gradient(&mut self, place: usize, gradient: VectorMut<'a>) {
         self.put(Argument::SCORE_TENSOR_GRADIENTS[place], gradient);
     }
 
-    /// Puts what the call gives by name there.
+    /// Adds the inputs that the call gives by name.
     pub(crate) fn put_score_inputs(&mut self, given: ScoreInputs<'a>) {
         self.score_inputs = given;
     }
 
-    /// Whether the call gives nothing by name, nor wants the gradient of it.
+    /// Whether the call gives nothing by name, and asks for no gradient by name.
     pub(crate) fn names_nothing(&self) -> bool {
         let ScoreInputs { params, tensors } = &self.score_inputs;
         let gradients = &self.score_gradients.tensors;
         params.n_given + tensors.n_given + gradients.n_given == 0
     }
 
-    /// What the call gives by name.
+    /// The inputs that the call gives by name.
     pub(crate) fn score_inputs(&self) -> &ScoreInputs<'a> {
         &self.score_inputs
     }
 
-    /// Puts what validation made of it there; the tensors in the order in which expressions take them.
+    /// Replaces the named inputs by the validated ones; the tensors are in the order in which expressions take them.
     pub(crate) fn put_score(
         &mut self,
         params: ScoreParams,

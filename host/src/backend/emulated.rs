@@ -19,16 +19,16 @@ pub struct EmulatorOptions {
     pub device: DeviceInfo,
     /// The seed of the order of threads and copies, and what is checked.
     pub run: emu::Options,
-    /// Who looks at lengths and tables of pages.
+    /// Whether lengths and page tables are checked.
     pub lengths: Lengths,
 }
 
-/// Who looks at the lengths of sequences, and at the pages that they are in, before kernels do.
+/// Whether the lengths of sequences, and their pages, are checked before kernels read them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lengths {
-    /// Every call, as at any that lie on the host: those that contradict each other are an error.
+    /// Every call checks them, as any on the host: contradictions are errors.
     Checked,
-    /// Nobody, as at those in a GPU's memory: kernels take them as they are.
+    /// They are not checked, as in GPU memory: kernels take them as they are.
     Unseen,
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn run(
     workspace.counters_are_clear(plan)
 }
 
-/// As many blocks side by side as the device holds, or as the emulator can: those behind them start where others end, as on a device of fewer SMs.
+/// As many resident blocks as the device holds, or as the emulator can run: later blocks start when others end, as on a device with fewer SMs.
 fn launch(planned: &PlannedLaunch, device: &DeviceInfo) -> emu::Launch {
     let tile_config = &planned.variant.tile_config;
     emu::Launch {
@@ -105,7 +105,7 @@ fn launch(planned: &PlannedLaunch, device: &DeviceInfo) -> emu::Launch {
     }
 }
 
-/// Lends exactly the elements that the layout reaches over, under the argument's name.
+/// Lends exactly the elements that the layout covers, under the argument's name.
 fn lend<'a>(
     memory: &mut GlobalMemory<'a>,
     argument: Argument,
@@ -132,7 +132,7 @@ fn lend<'a>(
     }
 }
 
-/// Lends memory to write: its content counts where it may be read before.
+/// Lends memory to write: its contents count as initialised if they may be read.
 fn write<'a, T: Plain>(
     memory: &mut GlobalMemory<'a>,
     name: &str,
@@ -145,8 +145,7 @@ fn write<'a, T: Plain>(
     }
 }
 
-/// The workspace, in units of the narrowest element that a piece holds: lanes that write neighbouring weights do not
-/// race.
+/// The workspace, in units of the narrowest element that a piece holds: lanes that write adjacent weights do not race.
 struct Workspace {
     memory: Vec<u16>,
     first: usize,

@@ -1,4 +1,4 @@
-//! Elements of a GPU's memory, copied to the host: for what the CPU computes of a GPU's tensors.
+//! Elements of GPU memory, copied to the host: for what the CPU computes from a GPU's tensors.
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;
@@ -11,16 +11,16 @@ use crate::dtype::{Scalar, of_named_type};
 use crate::error::{Error, ProblemError};
 use crate::tensor::{DeviceSlice, Location, Memory, Vector};
 
-/// Most elements that one copy of rows takes beside those that are wanted: 4 MiB of f32.
+/// The most unwanted elements that one copy of rows includes: 4 MiB of f32.
 const CHUNK_ELEMS: usize = 1 << 20;
 
-/// Copies, and counts what it has copied.
+/// Copies, and counts the bytes.
 pub(crate) struct Fetch<'d> {
     device: Option<&'d Arc<CudaDevice>>,
     copied_bytes: Cell<u64>,
 }
 
-/// Rows of a tensor that lie at one distance from each other.
+/// Equidistant rows of a tensor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     /// Element that the first begins with.
@@ -65,7 +65,7 @@ impl<'d> Fetch<'d> {
         self.copied_bytes.get()
     }
 
-    /// A vector that lies on the device; `None`: it lies on the host already.
+    /// A vector on the device; `None` if it is on the host already.
     pub(crate) fn vector(&self, vector: &Vector) -> Result<Option<Fetched>, Error> {
         let Memory::Device(slice) = vector.memory() else {
             return Ok(None);
@@ -76,7 +76,7 @@ impl<'d> Fetch<'d> {
         )))
     }
 
-    /// Appends rows, without what lies between them. Rows that lie far from each other are copied with that, some at a time.
+    /// Appends rows, without the memory between them. Sparse rows are copied together with that memory, some at a time.
     pub(crate) fn rows<T: Scalar>(
         &self,
         from: &DeviceSlice,

@@ -1,4 +1,4 @@
-//! Where the new rows of sequences lie, and at which positions they stand.
+//! The new rows of sequences, and their positions.
 
 use super::{LengthOf, Paged, Span, room};
 use crate::arguments::{Argument, Operands};
@@ -10,15 +10,15 @@ use crate::problem::rotate::RotateProblem;
 /// The new rows of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NewSpan {
-    /// Which sequence.
+    /// The index of the sequence.
     pub(crate) sequence: usize,
-    /// Where they lie.
+    /// The rows in the tensor.
     pub(crate) rows: Span,
-    /// How many rows it has before: the position of the first new one.
+    /// The number of rows it already has: the position of the first new one.
     pub(crate) before: usize,
 }
 
-/// Of an append; an error says which length contradicts which. The lengths lie on the host.
+/// Of an append; an error says which length contradicts which. The lengths are on the host.
 pub(crate) fn of_append(
     problem: &AppendProblem,
     operands: &Operands,
@@ -52,7 +52,7 @@ impl<'a> Paged<'a> {
     }
 }
 
-/// Of a rotation; an error says which length contradicts which. The lengths lie on the host.
+/// Of a rotation; an error says which length contradicts which. The lengths are on the host.
 pub(crate) fn of_rotate(
     problem: &RotateProblem,
     operands: &Operands,
@@ -67,10 +67,10 @@ pub(crate) fn of_rotate(
     )
 }
 
-/// Numbers of an argument, where it was given.
+/// The numbers of an argument, if it was given.
 type Lengths<'a> = (Argument, Option<&'a [i32]>);
 
-/// The new rows of every sequence, in their order. With those before them they are at most `most`.
+/// The new rows of every sequence, in their order. Together with its earlier rows a sequence has at most `most`.
 fn spans(
     rows: NewRows,
     batch: usize,

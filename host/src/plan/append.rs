@@ -18,10 +18,10 @@ use crate::terms::{Direction, Pairs, QueryPositions, Turns};
 use crate::validate::operation::CheckedOperation;
 use crate::validate::rotary::{CheckedAppend, CheckedRotate};
 
-/// All that is decided before rows are appended.
+/// The plan made before rows are appended.
 pub type AppendPlan = OperationPlan<AppendProblem>;
 
-/// All that is decided before rows are rotated.
+/// The plan made before rows are rotated.
 pub type RotatePlan = OperationPlan<RotateProblem>;
 
 /// Plans a checked append for a GPU (or the emulator's) or for the CPU.
@@ -33,7 +33,7 @@ pub fn plan_append(
     plan_operation(checked, device, backend, append)
 }
 
-/// Plans a checked rotation, forth or back, for a GPU (or the emulator's) or for the CPU.
+/// Plans a checked rotation, forward or backward, for a GPU (or the emulator's) or for the CPU.
 pub fn plan_rotate(
     checked: &CheckedRotate,
     direction: Direction,
@@ -110,7 +110,7 @@ fn rotate(
     launch(params, checked, device)
 }
 
-/// The launch, unless there is nothing to do: with a block for every run of lines, and a thread for every length.
+/// The launch, unless there is nothing to do: a block for every run of lines, and a thread for every length.
 fn launch<P: Operation>(
     params: AppendParams,
     checked: &CheckedOperation<P>,

@@ -1,4 +1,4 @@
-//! What the backward passes of flash1, flash2 and flash3 share: their kernels, the workspace that they hand on, the parameters.
+//! The common parts of the backward passes of flash1, flash2 and flash3: their kernels, the workspace that they pass on, the parameters.
 
 use ferroflash_kernels::config::{self, TileConfig};
 use ferroflash_kernels::params::{
@@ -29,14 +29,14 @@ pub struct Cut {
     pub heads_k: u64,
     /// Query heads that a tile of keys meets; those of the larger head splits meet one more.
     pub group_size: u64,
-    /// Head splits: parts of the query heads of a KV head: tiles that have the same keys.
+    /// Head splits: parts of the query heads of a KV head. Their tiles have the same keys.
     pub n_head_splits: u64,
-    /// How many of them are larger.
+    /// How many of the head splits are larger.
     pub n_larger_head_splits: u64,
 }
 
 impl Cut {
-    /// By the blocks and tiles of this kernel.
+    /// From the blocks and tiles of this kernel.
     pub fn new(problem: &Problem, main: &TileConfig) -> Cut {
         let block_q = u64::from(main.block_q);
         Cut {
@@ -51,7 +51,7 @@ impl Cut {
         }
     }
 
-    /// The same where sequences have lengths of their own: of a head of all sequences, as many as there can be.
+    /// The same for sequences of different lengths: the most blocks and tiles that a head of all sequences can have.
     pub fn of_lengths(problem: &Problem, main: &TileConfig) -> Result<Cut, Reason> {
         let tiles = lengths::most_k_blocks(problem, main.block_k);
         let block_q = u64::from(main.block_q);
@@ -64,7 +64,7 @@ impl Cut {
         })
     }
 
-    /// The same, of one head split till now, in so many: not more than a KV head has query heads.
+    /// The same, with one head split so far, divided into this many: not more than a KV head has query heads.
     pub fn in_head_splits(&self, n_head_splits: u64) -> Cut {
         Cut {
             heads_k: self.heads_k * n_head_splits,
@@ -86,17 +86,17 @@ impl Cut {
     }
 }
 
-/// What runs before the others, and what the main kernel is told of it.
+/// The launches before the others, and the main kernel's parameters for them.
 pub struct Before {
-    /// The list of tiles, where sequences have lengths of their own.
+    /// The list of tiles, for sequences of different lengths.
     pub list: TileList,
     /// The lists of blocks, under a block mask.
     pub blocks: BlockLists,
-    /// What makes these, and the kernel that clears dK and dV of keys that no query sees, where there are some.
+    /// The launches that make these, and the kernel that clears dK and dV of keys that no query sees, if there are any.
     pub launches: Vec<PlannedLaunch>,
 }
 
-/// What runs before the others.
+/// The launches before the others.
 pub fn before(
     checked: &Checked,
     device: &DeviceInfo,
@@ -156,7 +156,7 @@ pub fn launches_in_three(
     )
 }
 
-/// What runs before the others; Δ; the main kernel with parameters of its own; then, in flash1 and flash2, dQ.
+/// The launches before the others; Δ; the main kernel with its own parameters; then, in flash1 and flash2, dQ.
 pub fn launches(
     checked: &Checked,
     device: &DeviceInfo,
@@ -209,7 +209,7 @@ pub fn launches(
     Ok(launches)
 }
 
-/// The gradients of sinks, if they are wanted, from what the kernel of Δ has written.
+/// The gradients of sinks, if they are wanted, from the output of Δ's kernel.
 fn sink_gradient(
     checked: &Checked,
     cut: &Cut,
@@ -228,7 +228,7 @@ fn sink_gradient(
     sinks::gradient(checked, rows)
 }
 
-/// What the kernels share; the workspace's pieces are laid out here. The accumulator of dQ has `columns` columns.
+/// The common parameters of the kernels; the workspace's pieces are laid out here. The accumulator of dQ has `columns` columns.
 pub fn params(
     checked: &Checked,
     main: &Variant,

@@ -1,4 +1,4 @@
-//! A block mask as the kernels are given it: the caller's map, and the launches that list what it leaves of tiles.
+//! A block mask as the kernels take it: the caller's map, and the launches that list the visible blocks of tiles.
 
 use ferroflash_kernels::attention::block_mask::SparseBlock;
 use ferroflash_kernels::attention::mask::Work;
@@ -38,25 +38,25 @@ pub fn block_map(problem: &Problem) -> BlockMap {
     }
 }
 
-/// What the main kernels are told, and the launches that come before them; without maps nothing.
+/// The main kernels' parameters, and the launches before them; nothing without maps.
 pub type Listed = Option<(BlockLists, Vec<PlannedLaunch>)>;
 
 /// The maps of a pass: the caller's, or those of a mask expression.
 pub struct Maps {
-    /// Where they lie.
+    /// Their place.
     pub map: BlockMap,
-    /// Batch entries that have maps of their own.
+    /// Batch entries with their own maps.
     pub batch: u64,
-    /// Heads that do.
+    /// Heads with their own maps.
     pub heads: u64,
     /// How the work of tiles grows, as far as that is known.
     pub work: Work,
-    /// What makes them.
+    /// The launches that make them.
     pub launches: Vec<PlannedLaunch>,
 }
 
 impl Maps {
-    /// Those that a pass has whose main kernel this is.
+    /// The maps of a pass with this main kernel.
     fn new(
         checked: &Checked,
         device: &DeviceInfo,
@@ -101,7 +101,7 @@ pub fn work(checked: &Checked, device: &DeviceInfo, main: &Variant) -> Option<Wo
     }
 }
 
-/// How the work of tiles of queries grows, as kernels with these lists have it.
+/// How the work of tiles of queries grows, for kernels with these lists.
 pub fn query_work(problem: &Problem, lists: &BlockLists) -> Work {
     match lists.growing {
         0 => problem.work(),
@@ -109,7 +109,7 @@ pub fn query_work(problem: &Problem, lists: &BlockLists) -> Work {
     }
 }
 
-/// Of a forward pass whose main kernel this is.
+/// For a forward pass with this main kernel.
 pub fn forward(
     checked: &Checked,
     device: &DeviceInfo,
@@ -137,7 +137,7 @@ pub fn forward(
     )))
 }
 
-/// Of a backward pass whose main kernel this is.
+/// For a backward pass with this main kernel.
 pub fn backward(
     checked: &Checked,
     device: &DeviceInfo,
@@ -179,7 +179,7 @@ impl Blocks {
     }
 }
 
-/// Where the lists of maps lie.
+/// The place of the lists of maps.
 fn lists(
     maps: &Maps,
     tiles: u64,

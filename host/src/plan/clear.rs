@@ -1,4 +1,4 @@
-//! The launch that clears dK and dV of keys that no query sees, where there are such keys.
+//! The launch that clears dK and dV of keys that no query sees, if there are such keys.
 
 use ferroflash_kernels::config::TileConfig;
 use ferroflash_kernels::params::{BlockLists, ClearParams, Params};
@@ -19,7 +19,7 @@ fn has_unseen_keys(problem: &Problem) -> bool {
     problem.seqlen_q() == 0 || before_the_first < problem.seqlen_k()
 }
 
-/// Of a backward pass whose main kernel has these tiles and, under a block mask, these lists.
+/// For a backward pass whose main kernel has these tiles and, under a block mask, these lists.
 pub fn backward(
     checked: &Checked,
     main: &TileConfig,

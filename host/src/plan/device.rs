@@ -1,4 +1,4 @@
-//! What planning knows of a device. Plain data, so that plans for any GPU are made and tested anywhere.
+//! A device as planning sees it. Plain data, so that plans for any GPU can be made and tested anywhere.
 
 use super::Thresholds;
 use crate::backend::cpu::pool;
@@ -12,11 +12,11 @@ pub struct DeviceInfo {
     pub compute_capability: (u32, u32),
     /// Number of streaming multiprocessors.
     pub n_sms: u32,
-    /// Bytes of shared memory that one block may ask for.
+    /// The most bytes of shared memory of a block.
     pub shared_bytes_per_block: u32,
     /// Bytes of global memory.
     pub memory_bytes: u64,
-    /// Where planning takes another way.
+    /// The sizes at which planning chooses differently.
     pub thresholds: Thresholds,
 }
 
@@ -69,8 +69,8 @@ impl DeviceInfo {
         }
     }
 
-    /// A device of this compute capability that is not here, to plan for and to compile for; nothing for one that no kernel is known to run on. Of the devices of one compute
-    /// capability the numbers of multiprocessors and of bytes differ.
+    /// A device of this compute capability, which this machine need not have, to plan and to compile for; `None` if no kernel is known to run on it.
+    /// Devices of one compute capability differ in multiprocessors and memory.
     pub fn of_compute_capability(compute_capability: (u32, u32)) -> Option<DeviceInfo> {
         let (major, minor) = compute_capability;
         let like = match compute_capability {

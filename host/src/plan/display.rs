@@ -9,7 +9,7 @@ use crate::dtype::Dtype;
 use crate::problem::{Precision, Problem};
 use crate::terms::Backend;
 
-/// What the values are, where they are not like the keys.
+/// The values, if they differ from the keys.
 fn values(problem: &Problem) -> String {
     let columns = problem.head_dim_v();
     match problem.values_in_keys() {
@@ -19,7 +19,7 @@ fn values(problem: &Problem) -> String {
     }
 }
 
-/// What products of f32 are made of.
+/// The instructions of products of f32.
 fn products(plan: &Plan) -> &'static str {
     match (plan.problem.dtype(), plan.backend) {
         (Dtype::Bf16 | Dtype::F16, _) | (_, Backend::Cpu) => "",

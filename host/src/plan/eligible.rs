@@ -46,7 +46,7 @@ fn dtype(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     }
 }
 
-/// Whether each of these kinds has a kernel for the element type: one that several algorithms run may have kernels for more types than the others.
+/// Whether each of these kinds has a kernel for the element type: a kind that several algorithms use may have kernels for more types than the others.
 pub(super) fn dtype_of_all(kinds: &[Kind], checked: &Checked) -> Result<(), Reason> {
     let takes = |kind: &Kind| {
         let mut rows = VARIANTS.iter().filter(|row| row.kind == *kind);
@@ -58,7 +58,7 @@ pub(super) fn dtype_of_all(kinds: &[Kind], checked: &Checked) -> Result<(), Reas
     }
 }
 
-/// Of a type that no kernel takes. Of an algorithm's kernels, those of keys and values in 8 bits may take fewer types than the others.
+/// The refusal of a type that no kernel takes. An algorithm's kernels for keys and values in 8 bits may take fewer types than its others.
 fn refused_dtype(checked: &Checked) -> Reason {
     let given = checked.problem().dtype();
     match checked.problem().fp8_kv() {
@@ -83,8 +83,7 @@ pub(super) fn head_dim(served: HeadDims, given: usize) -> Result<(), Reason> {
     }
 }
 
-/// Kernels pad keys and values each to their own head_dim, but for those of keys in 8 bits. One takes values that are the first columns of
-/// the keys.
+/// Kernels pad keys and values to a head_dim each, except those for keys in 8 bits. One kernel takes values that are the first columns of the keys.
 fn columns(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     let problem = checked.problem();
     let (given, needed) = (problem.head_dim_v() as u32, problem.head_dim() as u32);
@@ -173,7 +172,7 @@ fn sizes(checked: &Checked) -> Result<(), Reason> {
     }
 }
 
-/// Not every kernel's tiles are for a block mask.
+/// Not every kernel's tiles support a block mask.
 fn block_mask(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     if checked.problem().block_mask().is_none() || variant.takes(Constant::BlockMask) {
         return Ok(());
@@ -184,7 +183,7 @@ fn block_mask(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     })
 }
 
-/// flash1's kernels do not look lengths up.
+/// flash1's kernels do not read lengths.
 fn lengths(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     match checked.has_lengths() && !variant.capabilities().has(Constant::Lengths) {
         true => Err(Reason::Lengths),
@@ -244,7 +243,7 @@ pub(super) fn alignment(arguments: &Arguments) -> Result<(), Reason> {
     tensors.try_for_each(|(argument, tensor)| aligned(argument, tensor))
 }
 
-/// What the kernel copies by tensor maps can be described so.
+/// Tensor maps can describe the tensors that the kernel copies with them.
 fn tensor_maps(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     let mut outcome = Ok(());
     let mut check = |slot: Slot| {
@@ -263,7 +262,7 @@ fn tensor_maps(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     outcome
 }
 
-/// The alignment that 16-byte copies need; what an empty dimension or one of a single entry says does not count.
+/// The alignment that 16-byte copies need; the stride of an empty dimension, or of a single entry, is ignored.
 fn aligned(argument: Argument, tensor: &Description) -> Result<(), Reason> {
     let layout = &tensor.layout;
     if layout.shape().contains(&0) {

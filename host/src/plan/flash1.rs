@@ -10,7 +10,7 @@ use super::workspace::WorkspaceLayout;
 use super::{DeviceInfo, PlannedLaunch, Reason};
 use crate::validate::Checked;
 
-/// One kernel; none where there is no row.
+/// One kernel; none without rows.
 pub fn forward(
     checked: &Checked,
     kernels: &PassKernels,

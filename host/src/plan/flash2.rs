@@ -12,7 +12,7 @@ use crate::validate::Checked;
 
 pub mod decode;
 
-/// Query tiles of every head; none where there is no row.
+/// Query tiles of every head; none without rows.
 pub fn forward(
     checked: &Checked,
     device: &DeviceInfo,

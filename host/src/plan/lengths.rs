@@ -1,7 +1,7 @@
-//! Sequences of lengths of their own, which lie in device memory: the launch that lists their tiles, and what it has room for.
+//! Sequences of different lengths, which are in device memory: the launch that lists their tiles, and its capacity.
 //!
-//! A plan knows the longest sequence, and how many rows there are of all of them. Grids and pieces of the workspace are made for the
-//! most tiles that such sequences can have; the kernels do as many as the device finds.
+//! A plan knows the longest sequence, and the number of rows of all of them. Grids and pieces of the workspace are sized for the most tiles that
+//! such sequences can have; the kernels do as many as the device finds.
 
 use ferroflash_kernels::attention::lengths::ListedTile;
 use ferroflash_kernels::attention::pages::box_rows;
@@ -31,18 +31,17 @@ fn most_blocks(batch: usize, seqlen: usize, total: Option<usize>, rows: u32) -> 
     }
 }
 
-/// The most blocks of so many rows of q.
+/// The most blocks of this many rows of q.
 pub fn most_q_blocks(problem: &Problem, rows: u32) -> u64 {
     most_blocks(problem.batch(), problem.seqlen_q(), problem.total_q(), rows)
 }
 
-/// The most blocks of so many rows of k and v.
+/// The most blocks of this many rows of k and v.
 pub fn most_k_blocks(problem: &Problem, rows: u32) -> u64 {
     most_blocks(problem.batch(), problem.seqlen_k(), problem.total_k(), rows)
 }
 
-/// A problem of sequences of equal lengths by which choices of speed are made: with the average where they are packed, else with
-/// the longest.
+/// A problem of sequences of equal lengths, for choices of speed: the average length if they are packed, else the longest.
 pub fn of_average_length(checked: &Checked) -> Problem {
     let problem = checked.problem();
     if !checked.has_lengths() {
@@ -67,7 +66,7 @@ pub struct Tiles<'a> {
     pub block_q: u32,
     /// In the forward pass, how keys are divided.
     pub split: SplitTiles,
-    /// The tensor maps of the main kernel, in its order, of which only the boxes are known; none where it takes none.
+    /// The tensor maps of the main kernel, in its order, of which only the boxes are known; none if it takes none.
     pub maps: &'a [TensorMap],
 }
 
@@ -76,7 +75,7 @@ pub struct Tiles<'a> {
 pub struct SplitTiles {
     /// Into what.
     pub kv: SplitKv,
-    /// Of how many heads a sequence has tiles.
+    /// The number of heads for which a sequence has tiles.
     pub heads: u32,
     /// Rows of a KV block.
     pub block_k: u32,
@@ -97,7 +96,7 @@ pub fn rows(problem: &Problem) -> Lengths {
     }
 }
 
-/// The pages, with boxes for KV blocks of so many rows; none where there are none.
+/// The pages, with boxes for KV blocks of this many rows; none without pages.
 pub fn pages(checked: &Checked, block_k: u32) -> Pages {
     let problem = checked.problem();
     let Some(pages) = problem.pages() else {
@@ -114,14 +113,14 @@ pub fn pages(checked: &Checked, block_k: u32) -> Pages {
     }
 }
 
-/// Whether sequences may begin at any row of a page, and go on in others: only the device knows at which. Of their KV blocks no two rows
-/// lie side by side for certain, so a TMA box has one.
+/// Whether sequences may begin at any row of a page, and continue in others: only the device knows the row. No two rows of their KV blocks are known
+/// to be contiguous, so a TMA box has one row.
 pub fn begin_at_any_row(checked: &Checked) -> bool {
     let is_padded = checked.arguments().get(Argument::LeftpadK).is_some();
     is_padded && checked.problem().has_several_pages()
 }
 
-/// A pool, and the table of sequences of at most so many rows; addresses are filled in at launch.
+/// A pool, and the table of sequences of at most this many rows; addresses are filled in at launch.
 pub fn table_of(pages: problem::Pages, seqlen: usize) -> Pages {
     Pages {
         columns: pages.n_columns(seqlen) as u32,
@@ -131,8 +130,7 @@ pub fn table_of(pages: problem::Pages, seqlen: usize) -> Pages {
     }
 }
 
-/// The launch that lists the tiles; what the main kernels are told of the list. `None` where all sequences are as long as the
-/// problem says.
+/// The launch that lists the tiles, and the main kernels' parameters for the list. `None` if all sequences have the problem's lengths.
 pub fn list(
     checked: &Checked,
     tiles: Tiles,

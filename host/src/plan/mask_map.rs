@@ -1,5 +1,5 @@
-//! Blocks of scores that a mask expression hides or shows as a whole: when they are found before a pass, and the launches that do so. Behind
-//! these the pass is one under a block mask.
+//! Blocks of scores that a mask expression hides or shows as a whole: when they are found before a pass, and the launches that do so. The pass after
+//! these launches is one under a block mask.
 
 use ferroflash_expression::{Expression, Index, MaskMapping};
 use ferroflash_kernels::attention::mask::Work;
@@ -24,7 +24,7 @@ const ROWS: u64 = BLOCK_MULTIPLE as u64;
 /// Bytes of kept bounds of a value.
 const BOUNDS_BYTES: u64 = 16;
 
-/// How a problem's mask expression is mapped, if kernels for lists of blocks should skip what it hides; `None` without such a mask.
+/// How a problem's mask expression is mapped, if kernels should skip the blocks that it hides; `None` without such a mask.
 pub fn mapping(
     checked: &Checked,
     device: &DeviceInfo,
@@ -33,7 +33,7 @@ pub fn mapping(
     Some(reason_against(checked, device).map_or(Ok(mapping), Err))
 }
 
-/// Why not to look for hidden blocks, whatever the mask.
+/// Why not to look for hidden blocks, for any mask.
 fn reason_against(checked: &Checked, device: &DeviceInfo) -> Option<Unmapped> {
     let problem = checked.problem();
     let [n_maps, q_blocks, k_blocks] = blocks(problem)?;
@@ -78,7 +78,7 @@ fn blocks(problem: &Problem) -> Option<[u64; 3]> {
     Some([n_maps, of(problem.seqlen_q()), of(problem.seqlen_k())])
 }
 
-/// For how many batch entries, and heads, a mask has a map each.
+/// The numbers of batch entries and of heads with their own map.
 fn maps_of(problem: &Problem, mask: &Expression) -> [u64; 2] {
     let of_batch = mask.depends_on(Index::Batch);
     let of_heads = mask.depends_on(Index::Head) || mask.depends_on(Index::KvHead);
@@ -89,7 +89,7 @@ fn maps_of(problem: &Problem, mask: &Expression) -> [u64; 2] {
     ]
 }
 
-/// Whether a pass whose main kernel this is skips what the problem's mask expression hides.
+/// Whether a pass with this main kernel skips what the problem's mask expression hides.
 pub fn is_mapped(checked: &Checked, device: &DeviceInfo, main: &Variant) -> bool {
     of_kernel(checked, device, main).is_some()
 }
@@ -103,7 +103,7 @@ fn of_kernel(
     mapping(checked, device)?.ok().filter(|_| takes)
 }
 
-/// The maps of a pass whose main kernel this is, in the workspace, with the launches that make them.
+/// The maps of a pass with this main kernel, in the workspace, with the launches that make them.
 pub fn maps(
     checked: &Checked,
     device: &DeviceInfo,
@@ -190,8 +190,8 @@ pub fn maps(
     }))
 }
 
-/// In which order tiles are taken: as under a causal mask, the longest first, but where the mask beside the expression has another order. Most
-/// expressions hide later keys, or leave all tiles as much.
+/// The order of tiles: as under a causal mask, the longest first, unless the problem's mask has another order. Most expressions hide later keys, or
+/// leave all tiles the same work.
 pub fn work(problem: &Problem) -> Work {
     match problem.work() {
         Work::Even => Work::Growing,
@@ -223,7 +223,7 @@ fn is_map_made(launches: &[PlannedLaunch]) -> bool {
     kinds.any(|kind| kind == Kind::MaskMap)
 }
 
-/// What becomes of the blocks that a mask expression hides, in a pass of these launches; `None` without such a mask, or without a launch.
+/// Whether a pass of these launches skips the blocks that a mask expression hides; `None` without such a mask, or without a launch.
 pub fn outcome(
     checked: &Checked,
     device: &DeviceInfo,

@@ -10,7 +10,7 @@ use crate::error::PlanError;
 use crate::problem::merge::MergeProblem;
 use crate::validate::merge::CheckedMerge;
 
-/// All that is decided before a merge is launched.
+/// The plan made before a merge is launched.
 pub type MergePlan = OperationPlan<MergeProblem>;
 
 /// Plans a checked merge for a GPU (or the emulator's) or for the CPU.

@@ -1,8 +1,7 @@
-//! [`Checked`] × [`DeviceInfo`] → [`Plan`]: which kernels run, with which grids and
-//! parameters, in how much memory.
+//! [`Checked`] × [`DeviceInfo`] → [`Plan`]: the kernels that run, their grids and parameters, and the workspace.
 //!
-//! Planning is pure: it touches no device and no tensor, so plans for any GPU are made and tested anywhere. Addresses
-//! are the one thing a plan leaves open; [`Plan::params`] fills them in at launch.
+//! Planning is pure: it touches no device and no tensor, so plans for any GPU can be made and tested anywhere. A plan leaves only addresses open;
+//! [`Plan::params`] fills them in at launch.
 
 mod append;
 mod backward;
@@ -66,37 +65,37 @@ use crate::problem::Problem;
 pub use crate::terms::{Algorithm, Backend, Candidate, MaskBlocks, Outcome, Reason, Unmapped};
 use crate::validate::{Checked, Pass};
 
-/// All that is decided before a launch.
+/// All decisions before a launch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// What runs it.
+    /// The backend.
     pub backend: Backend,
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// Which pass.
+    /// The pass.
     pub pass: Pass,
     /// The problem.
     pub problem: Problem,
-    /// The kernels, one after another on one stream. Empty on the CPU, and where there is nothing to compute.
+    /// The kernels, one after another on one stream. Empty on the CPU, and if there is nothing to compute.
     pub launches: Vec<PlannedLaunch>,
-    /// Memory beside inputs and outputs.
+    /// Memory in addition to inputs and outputs.
     pub workspace: WorkspaceLayout,
-    /// Bytes that holding the scores and the weights would take; `u64::MAX` where 64 bits do not count them.
+    /// Bytes that the full matrices of scores and weights would take. Saturates.
     pub standard_bytes: u64,
-    /// What becomes of blocks of scores that a mask expression hides as a whole; `None` without one.
+    /// Whether blocks of scores that a mask expression hides are skipped; `None` without one.
     pub mask_blocks: Option<MaskBlocks>,
-    /// What became of every algorithm.
+    /// For every algorithm, whether it was chosen or why not.
     pub candidates: Vec<Candidate>,
 }
 
 /// One kernel launch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlannedLaunch {
-    /// The kernel; threads and shared memory stand in its tile config.
+    /// The kernel; its tile config has threads and shared memory.
     pub variant: &'static Variant,
     /// The constants that it is compiled with.
     pub spec: Spec,
-    /// What it does to the scores, if that is put into its text.
+    /// The score expression, if it is compiled into the kernel.
     pub edit: Option<Kept>,
     /// Number of blocks.
     pub grid: u32,
@@ -104,10 +103,10 @@ pub struct PlannedLaunch {
     pub params: Params,
 }
 
-/// A kernel that a plan launches: a row of the list, and what it is compiled with.
+/// A kernel that a plan launches: an entry of the list of kernels, and its constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SpecialisedKernel {
-    /// Name of the row.
+    /// Name of the entry.
     pub name: &'static str,
     /// The constants that it is compiled with.
     pub spec: Spec,
@@ -120,8 +119,8 @@ impl fmt::Display for SpecialisedKernel {
     }
 }
 
-/// Plans a checked problem for a GPU (or the emulator's) or for the CPU. An algorithm asked for by name is never
-/// replaced: where it cannot serve, the error lists every candidate with its reason.
+/// Plans a checked problem for a GPU (or the emulator's) or for the CPU. An algorithm asked for by name is never replaced: if it cannot run the
+/// problem, the error lists every candidate with its reason.
 pub fn plan(
     checked: &Checked,
     device: &DeviceInfo,
@@ -198,7 +197,7 @@ pub fn plan(
     }
 }
 
-/// The same launches, which write lse to the workspace: the caller does not want it, and kernels write it always.
+/// The same launches, writing lse to the workspace: the caller does not want it, but kernels always write it.
 fn lse_in_workspace(
     checked: &Checked,
     mut launches: Vec<PlannedLaunch>,
@@ -217,7 +216,7 @@ fn lse_in_workspace(
 }
 
 impl PlannedLaunch {
-    /// One launch of a kernel, compiled with those of the problem's constants that it asks for. Sizes and strides of tensors are
+    /// One launch of a kernel, compiled with those of the problem's constants that it uses. Sizes and strides of tensors are
     /// filled in here.
     fn new(checked: &Checked, variant: &'static Variant, grid: u32, mut params: Params) -> Self {
         let place = planned::place_of_dropout(&mut params);
@@ -235,7 +234,7 @@ impl PlannedLaunch {
         }
     }
 
-    /// The same without what edits scores.
+    /// The same without the score expression.
     fn without_edit(self) -> PlannedLaunch {
         PlannedLaunch {
             spec: self.spec.without(Constant::Score),
@@ -244,13 +243,13 @@ impl PlannedLaunch {
         }
     }
 
-    /// Which kernel.
+    /// The kernel.
     pub fn kernel(&self) -> SpecialisedKernel {
         let (name, spec) = (self.variant.name, self.spec);
         SpecialisedKernel { name, spec }
     }
 
-    /// The order of its tiles, where there is one.
+    /// The order of its tiles, if it has one.
     pub fn schedule(&self) -> Option<Schedule> {
         match &self.params {
             Params::Forward(params) => Some(params.schedule),
@@ -259,17 +258,17 @@ impl PlannedLaunch {
         }
     }
 
-    /// Whether blocks wait for each other, so that all of them run at once.
+    /// Whether blocks wait for each other, so that all of them must be resident.
     pub fn runs_together(&self) -> bool {
         matches!(&self.params, Params::TmaBackward(params) if params.pass.schedule.order == SHIFTED)
     }
 
-    /// Into how many head splits its tiles of keys divide the query heads of a KV head.
+    /// The number of head splits among which its tiles of keys divide the query heads of a KV head.
     fn n_head_splits(&self) -> u32 {
         self.params.backward().map_or(1, |pass| pass.n_head_splits)
     }
 
-    /// Into what it divides the keys of a sequence, if it does.
+    /// The splits of a sequence's keys, if it divides them.
     fn splits(&self) -> Option<SplitKv> {
         match self.params {
             Params::Forward(ForwardParams { split, .. })
@@ -292,9 +291,9 @@ impl PlannedLaunch {
 }
 
 impl Plan {
-    /// The parameters of one of the launches, with every address filled in: that of the workspace, a multiple of
-    /// [`workspace::ALIGNMENT_BYTES`], and of each argument what `address` says: 0 where it was not given. What is empty gets the workspace's.
-    /// What expressions of scores read, and seed and offset of dropout, a call fills in.
+    /// The parameters of one of the launches, with every address filled in: that of the workspace, a multiple of [`workspace::ALIGNMENT_BYTES`], and
+    /// for each argument `address`, which is 0 if it was not given. An empty argument gets the workspace's. The call fills in the inputs of score
+    /// expressions, and seed and offset of dropout.
     pub fn params(
         &self,
         launch: &PlannedLaunch,
@@ -304,7 +303,7 @@ impl Plan {
         self.bound(launch, workspace, address, None)
     }
 
-    /// Bytes that running it takes beside inputs and outputs; on the CPU, with the threads there are.
+    /// Bytes that running it takes in addition to inputs and outputs; on the CPU, with the current number of threads.
     pub fn extra_bytes(&self) -> u64 {
         match self.backend {
             Backend::Cpu => {

@@ -1,4 +1,4 @@
-//! Operations beside attention, planned: one launch at most, without a workspace.
+//! Operations other than attention, planned: one launch at most, without a workspace.
 
 use std::fmt;
 
@@ -14,19 +14,19 @@ use crate::dtype::Dtype;
 use crate::error::PlanError;
 use crate::validate::operation::CheckedOperation;
 
-/// All that is decided before an operation is launched.
+/// All decisions before an operation is launched.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperationPlan<P> {
-    /// What runs it.
+    /// The backend.
     pub backend: Backend,
-    /// What is done.
+    /// The operation.
     pub problem: P,
-    /// The kernel. None on the CPU, and where there is nothing to do.
+    /// The kernel. None on the CPU, or if there is nothing to do.
     pub launch: Option<PlannedLaunch>,
     verb: &'static str,
     dtype: Dtype,
     needs: ByArgument<Option<Need>>,
-    /// Memory beside inputs and outputs: none.
+    /// Memory in addition to inputs and outputs: none.
     workspace: WorkspaceLayout,
 }
 
@@ -43,7 +43,7 @@ impl<P> OperationPlan<P> {
     }
 }
 
-/// Plans an operation for a GPU (or the emulator's) or for the CPU. `launch` says what a GPU runs.
+/// Plans an operation for a GPU (or the emulator's) or for the CPU. `launch` returns the launch on a GPU.
 pub(super) fn plan_operation<P: Operation>(
     checked: &CheckedOperation<P>,
     device: &DeviceInfo,
@@ -91,7 +91,7 @@ pub(super) fn kernel<P: Operation>(
     Ok(variant)
 }
 
-/// Whether the kernel counts so far: as far as 31 bits go.
+/// Whether the kernel can count this far: up to 31 bits.
 pub(super) fn counts<const N: usize>(sizes: [(&'static str, u64); N]) -> Result<(), Reason> {
     let limit = i32::MAX as u64;
     match sizes.into_iter().find(|&(_, given)| given > limit) {

@@ -1,4 +1,4 @@
-//! What a backend needs to know of a plan, whether it is attention's or that of an operation beside it.
+//! A plan as a backend sees it, of attention or of another operation.
 
 use ferroflash_kernels::params::{DropoutParams, Params, Scale, ScoreParams, bind};
 
@@ -12,16 +12,16 @@ pub(crate) trait Planned {
     /// The launches, one after another on one stream.
     fn planned_launches(&self) -> &[PlannedLaunch];
 
-    /// Memory beside the arguments.
+    /// Memory in addition to the arguments.
     fn workspace_layout(&self) -> &WorkspaceLayout;
 
     /// Element type of the tensors.
     fn dtype(&self) -> Dtype;
 
-    /// What the call takes under a name.
+    /// The table's entry for an argument of the call.
     fn need(&self, argument: Argument) -> Option<Need>;
 
-    /// The parameters of a launch with every address filled in: see [`Plan::params`]; and with what the call gives by value.
+    /// The parameters of a launch with every address filled in, as [`Plan::params`], and with the values that the call gives.
     fn bound(
         &self,
         launch: &PlannedLaunch,
@@ -36,7 +36,7 @@ pub(crate) trait Planned {
         params
     }
 
-    /// Where kernels find what the call takes under a name.
+    /// The address of an argument of the call, by name.
     fn lies(&self, argument: Argument) -> Lies {
         match self.need(argument) {
             None => Lies::Nowhere,
@@ -46,14 +46,14 @@ pub(crate) trait Planned {
     }
 }
 
-/// Where kernels find an argument.
+/// The source of an argument's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lies {
-    /// The call takes nothing under this name.
+    /// The call does not take this argument.
     Nowhere,
-    /// It is empty: nobody reads or writes there, but a tensor map must be of memory that is there.
+    /// It is empty: nothing is read or written there, but a tensor map must have a valid address.
     InWorkspace,
-    /// Where the caller says.
+    /// The caller's address.
     AtItsAddress,
 }
 
@@ -68,7 +68,7 @@ impl Lies {
     }
 }
 
-/// Puts what the call gives by value among the parameters of a launch.
+/// Puts the values that the call gives into the parameters of a launch.
 pub(crate) fn give(params: &mut Params, launch: &PlannedLaunch, values: Option<&Values>) {
     let Some(values) = values else {
         return;
@@ -85,7 +85,7 @@ pub(crate) fn give(params: &mut Params, launch: &PlannedLaunch, values: Option<&
     }
 }
 
-/// Where parameters hold what expressions of scores read, and the scale of kernels that edit scores.
+/// The parameters' fields for the inputs of score expressions, and for the scale of kernels that edit scores.
 fn places_of_score(params: &mut Params) -> Option<(&mut ScoreParams, Option<&mut Scale>)> {
     match params {
         Params::Forward(params) => Some((&mut params.score, Some(&mut params.scale))),
@@ -113,7 +113,7 @@ fn places_of_score(params: &mut Params) -> Option<(&mut ScoreParams, Option<&mut
     }
 }
 
-/// Where parameters say which weights are dropped.
+/// The parameters' fields for dropout.
 pub(super) fn place_of_dropout(params: &mut Params) -> Option<&mut DropoutParams> {
     match params {
         Params::Forward(params) => Some(&mut params.dropout),

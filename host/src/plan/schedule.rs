@@ -1,5 +1,4 @@
-//! How many blocks a kernel gets and in which order they take the tiles. Choices of speed only: every choice gives the
-//! same results.
+//! The number of blocks of a kernel, and the order in which they take the tiles. Choices of speed only: every choice gives the same results.
 
 mod groups;
 
@@ -16,8 +15,8 @@ use super::time::{time_in_a_band, time_in_a_list, time_shifted};
 use crate::plan::{DeviceInfo, Thresholds};
 use crate::problem::{Order, Problem};
 
-/// Bytes of K and V that the heads of one causal group may take together, of `kv_bytes` each. Tiles of a long sequence do not read all of
-/// it at a time: above head_dim 128, where a byte is worth more products, twice as many heads are 2 to 4 % faster at 8k and 16k, and 2 to
+/// Bytes of K and V that the heads of one causal group may take together, of `kv_bytes` each. Tiles of a long sequence do not read all of it at the
+/// same time: above head_dim 128, where each byte is used in more products, twice as many heads are 2 to 4 % faster at 8k and 16k, and 2 to
 /// 12 % slower at 2k and less (H200).
 fn group_bytes(thresholds: &Thresholds, head_dim: usize, kv_bytes: u64) -> u64 {
     let bytes = thresholds.causal_group_bytes;
@@ -33,7 +32,7 @@ pub const MAX_GRID: u64 = i32::MAX as u64;
 
 /// Query tiles of the forward pass.
 ///
-/// Without a mask every tile costs the same, and tiles of one head lie side by side: they read the same K and V.
+/// Without a mask every tile costs the same, and tiles of one head are adjacent in the order: they read the same K and V.
 /// Causal tiles cost between one key block and all: long ones of several heads start first, as many heads as the L2
 /// cache holds.
 ///
@@ -69,7 +68,7 @@ pub fn forward(
     }
 }
 
-/// Key tiles of the backward pass: as many heads side by side as fill the device once.
+/// Key tiles of the backward pass: as many heads at a time as fill the device once.
 pub fn backward(
     problem: &Problem,
     cut: &Cut,
@@ -92,12 +91,12 @@ pub fn backward(
     }
 }
 
-/// Tiles of a head that run at a time, where neighbours meet the same query blocks.
+/// Tiles of a head that run at a time, if neighbours meet the same query blocks.
 const TOGETHER: u32 = 16;
 
-/// The same of flash3, where a map says which blocks tiles meet: if tiles are taken as under a causal mask, in groups as there.
+/// The same for flash3 with a map of blocks: in groups as under a causal mask, if tiles are taken in that order.
 ///
-/// An expression without a band hides what it likes, often all but the blocks beside the diagonal, as documents do. Tiles that begin
+/// An expression without a band may hide any blocks, often all but those near the diagonal, as documents do. Tiles that begin
 /// together then wait for each other at the few blocks that they meet: fewer of a head at a time wait less. H200, 32 documents of 512:
 /// 0.69 ms with one head at a time and 0.59 with eight at head_dim 64, 0.457 and 0.440 at 128; under a mask that hides nothing it makes no difference.
 pub fn tma_backward_in_lists(
@@ -127,19 +126,19 @@ pub fn tma_backward_in_lists(
     }
 }
 
-/// What is decided of flash3's backward pass: how tiles are cut, and taken.
+/// The schedule of flash3's backward pass: how tiles are cut, and their order.
 #[derive(Clone, Copy, Debug)]
 pub struct TmaBackward {
-    /// Into how many head splits query heads are divided, too.
+    /// The number of head splits of query heads.
     pub cut: Cut,
     /// The order of the tiles.
     pub schedule: Schedule,
-    /// How long that takes by a model of it: see `time.rs`.
+    /// The predicted time: see `time.rs`.
     pub time: u64,
 }
 
-/// The same of flash3: tiles go round in shifted order, or are claimed from a list in groups that fill the device well. Where query
-/// heads share keys and tiles are few, several tiles have the same keys.
+/// The same for flash3: tiles are taken in shifted order, or claimed from a list in groups that fill the device well. If query heads share keys and
+/// tiles are few, several tiles have the same keys.
 pub fn tma_backward(
     problem: &Problem,
     device: &DeviceInfo,
@@ -179,7 +178,7 @@ pub fn tma_backward(
         .unwrap_or(one)
 }
 
-/// Into how many head splits so many query heads may be divided: for each size of the largest one the least number, ascending.
+/// The numbers of head splits into which this many query heads may be divided: for each size of the largest split the least number, ascending.
 pub fn numbers_of_head_splits(group_size: u64) -> impl Iterator<Item = u64> {
     let mut last = 1;
     (1..group_size).rev().filter_map(move |heads| {
@@ -190,7 +189,7 @@ pub fn numbers_of_head_splits(group_size: u64) -> impl Iterator<Item = u64> {
     })
 }
 
-/// The same with so many head splits: not more than a KV head has query heads.
+/// The same with this many head splits: not more than a KV head has query heads.
 pub fn tma_backward_head_splits(
     problem: &Problem,
     device: &DeviceInfo,
@@ -245,9 +244,9 @@ pub fn tma_backward_head_splits(
     }
 }
 
-/// The same where sequences have lengths of their own: from a list, whose tiles are of one head of all sequences. About as many heads
-/// lie side by side as let so many tiles of each run at a time that they follow one another closely; under a mask, where tiles
-/// are spread over the queries, as many as the L2 cache keeps of the longest sequence. H200, nine lengths of 16k tokens, TFLOP/s without a
+/// The same for sequences of different lengths: from a list, whose tiles belong to one head of all sequences. Without a mask the number of heads at
+/// a time lets enough tiles of each run that they follow one another closely; under a mask, where tiles are spread over the queries, it is what the
+/// L2 cache keeps of the longest sequence. H200, nine lengths of 16k tokens, TFLOP/s without a
 /// mask, and causal: at head_dim 128 521 and 496 with 2 heads, 541 and 517 with 4, 552 and 478 with 8; at head_dim 64 462 and 424 with 4,
 /// 479 and 425 with 8, 478 and 415 with 16.
 pub fn tma_backward_in_a_list(
@@ -268,8 +267,8 @@ pub fn tma_backward_in_a_list(
     }
 }
 
-/// Shifted of every second tile, if neighbours would follow each other by a single step: where a block has more than half as
-/// many queries as a tile has keys. At head_dim 64 that is 4 to 5 % faster (H200). In lists it is 9 to 12 % slower: long tiles
+/// Every second tile is shifted, if neighbours would follow each other by a single step: if a block has more than half as many queries as a tile has
+/// keys. At head_dim 64 that is 4 to 5 % faster (H200). In tile lists it is 9 to 12 % slower: long tiles
 /// then end last.
 fn strided(shifted: Schedule, tile_config: &TileConfig, resident: u32) -> Schedule {
     let close = 2 * tile_config.block_q > tile_config.block_k;
@@ -298,9 +297,9 @@ pub(super) fn head_bytes(problem: &Problem, cut: &Cut) -> u64 {
         .max(1)
 }
 
-/// Whether tiles of all heads lie side by side in a list: under a causal mask, where the L2 cache does not keep a single head. Few
-/// tiles of each head run then, of nearly the same length, and one after another closely, so that one in so many steps as there
-/// are tiles of a head misses. In groups most do: 72 to 97 % at 48k tokens and more, by the simulator of `tests/tests/schedule`.
+/// Whether a list interleaves the tiles of all heads: under a causal mask, if the L2 cache does not keep a single head. Then few tiles of each head
+/// run at a time, of nearly the same length and close to each other, so that only the first of them misses the cache. In groups most steps miss: 72
+/// to 97 % at 48k tokens and more, by the simulator of `tests/tests/schedule`.
 ///
 /// Tiles that meet several heads wait for longer ones at each further head, so there have to be more of them.
 pub(super) fn streams_all_heads(

@@ -1,4 +1,4 @@
-//! Which algorithm and which kernels: first "can it?", then "should it?".
+//! The choice of the algorithm and its kernels: first which ones can run, then which one should.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -55,10 +55,10 @@ pub fn kinds(algorithm: Algorithm, pass: Pass) -> &'static [Kind] {
 /// The kernels of flash2's forward pass over keys and values in 8 bits.
 const FP8_KV: &[Kind] = &[Kind::ForwardE4m3];
 
-/// The kernels of flash3's forward pass where values are the first columns of the keys.
+/// The kernels of flash3's forward pass with values that are the first columns of the keys.
 const VALUES_IN_KEYS: &[Kind] = &[Kind::TmaForwardMla];
 
-/// The algorithm that runs, its kernels in launch order, and what became of every candidate.
+/// The algorithm that runs, its kernels in launch order, and the outcome for every candidate.
 pub(super) fn select(
     checked: &Checked,
     device: &DeviceInfo,
@@ -102,8 +102,7 @@ pub(super) fn select(
     }
 }
 
-/// The kernels of one algorithm, with the reason why the default tile shape's do not run where others do; or why it
-/// cannot serve.
+/// The kernels of one algorithm, with the reason why the default tile shape's do not run if others do; or why the algorithm cannot run.
 fn kernels(
     algorithm: Algorithm,
     checked: &Checked,
@@ -136,9 +135,8 @@ fn kernels(
 
 /// The kernels of one pass, in launch order.
 ///
-/// They hand each other pieces of the workspace whose layout follows from the tile shape and from the head_dim that they are
-/// compiled for, so all are of one.
-/// [`PassKernels::of_shape`] alone puts rows of the list together.
+/// They pass each other pieces of the workspace, whose layout depends on the tile shape and the compiled head_dim, so all have the same. Only
+/// [`PassKernels::of_shape`] combines kernels.
 #[derive(Clone, Debug)]
 pub(super) struct PassKernels {
     tiles: TileShape,
@@ -146,8 +144,8 @@ pub(super) struct PassKernels {
 }
 
 impl PassKernels {
-    /// Of the numbers of columns for which each kind has an eligible row of this shape, the rows that [`preference`] puts first; where there is
-    /// none, the reason that says most.
+    /// Of the numbers of columns for which each kind has an eligible kernel of this shape, the kernels that [`preference`] ranks first; if there are
+    /// none, the most informative reason.
     fn of_shape(
         tiles: TileShape,
         kinds: &[Kind],
@@ -180,7 +178,7 @@ impl PassKernels {
         best.ok_or_else(|| refusal.unwrap_or(not_built(checked)))
     }
 
-    /// Of each kind the eligible one of these rows that [`preference`] puts first; where a kind has none, the reason that says most.
+    /// For each kind the eligible kernel that [`preference`] ranks first; if a kind has none, the most informative reason.
     fn of_rows(
         tiles: TileShape,
         kinds: &[Kind],
@@ -208,18 +206,18 @@ impl PassKernels {
         Ok(PassKernels { tiles, variants })
     }
 
-    /// The rows, in launch order.
+    /// The kernels, in launch order.
     pub(super) fn variants(&self) -> &[&'static Variant] {
         &self.variants
     }
 
-    /// The row of a kind.
+    /// The kernel of a kind.
     pub(super) fn of_kind(&self, kind: Kind) -> Option<&'static Variant> {
         let mut rows = self.variants.iter();
         rows.find(|variant| variant.kind == kind).copied()
     }
 
-    /// What [`preference`] says of the first.
+    /// The [`preference`] of the first.
     fn preference(&self) -> Option<Preference> {
         self.variants.first().map(|variant| preference(variant))
     }
@@ -230,7 +228,7 @@ impl PassKernels {
     }
 }
 
-/// Whether what a call gives beside the tensors is known to the kernels that have to know it.
+/// Whether the kernels support the call's inputs other than tensors.
 fn optional_inputs(variants: &[&Variant], checked: &Checked) -> Result<(), Reason> {
     let unknown = |&argument: &Argument| {
         let effect = argument.optional_input().map(|input| input.effect);
@@ -249,9 +247,9 @@ fn optional_inputs(variants: &[&Variant], checked: &Checked) -> Result<(), Reaso
     }
 }
 
-/// The tile shapes, the most wanted first. In flash3's forward pass compact tiles pay where sequences are short
-/// ([`short`]), wide tiles where they are long (tests/benches/record), if there are several of them for every SM. In its
-/// backward pass wide tiles pay at the head_dim they are made for, where sequences are long.
+/// The tile shapes, the preferred one first. In flash3's forward pass compact tiles pay if sequences are short ([`short`]), wide tiles if they are
+/// long (tests/benches/record) and there are several tiles for every SM. In its backward pass wide tiles pay at the head_dim they are made for, if
+/// sequences are long.
 fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileShape> {
     let thresholds = &device.thresholds;
     let of_sms = |each: u64| each.saturating_mul(device.n_sms.into());
@@ -298,8 +296,7 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileSha
 }
 
 /// The kernels that should run, of those that can: the newest architecture's first, then the shape that [`shapes`] names
-/// first. If there are none, the reason that says most; if they are not of the
-/// default shape although its kernels exist, the reason why those cannot run.
+/// first. If there are none, the most informative reason; if they are not of the default shape although its kernels exist, the reason why those cannot run.
 fn preferred(
     kinds: &[Kind],
     checked: &Checked,
@@ -338,8 +335,8 @@ fn not_built(checked: &Checked) -> Reason {
     }
 }
 
-/// The columns that a kernel is compiled for, of keys and values together, with which its work grows; of two with as many, the one for values of other columns
-/// than keys is nearer to a problem that both serve.
+/// The columns that a kernel is compiled for, of keys and values together, with which its work grows; with equal sums, the kernel whose values have
+/// another number of columns than its keys is closer to a problem that both can run.
 fn columns(variant: &Variant) -> Option<[u32; 2]> {
     let head_dim = variant.head_dim?;
     let head_dim_v = variant.head_dim_v.unwrap_or(head_dim);
@@ -347,16 +344,16 @@ fn columns(variant: &Variant) -> Option<[u32; 2]> {
     Some([head_dim + head_dim_v, alike])
 }
 
-/// Of two eligible kernels of one shape the one for which this is greater serves.
+/// Of two eligible kernels of one shape the one with the greater preference runs.
 type Preference = (Arch, Reverse<Option<[u32; 2]>>);
 
-/// The newest architecture's, for the fewest columns of keys and values together that hold the problem's.
+/// The newest architecture first, then the fewest columns of keys and values together that fit the problem's.
 fn preference(variant: &Variant) -> Preference {
     (variant.arch, Reverse(columns(variant)))
 }
 
-/// Of two kernels' reasons the one that failed later; of two bounds of head_dim the greater, and of two kernels that are too large the
-/// smaller says what is needed.
+/// Of two kernels' reasons, that of the later check. Of two bounds of head_dim the greater, and of two kernels that are too large the smaller, is
+/// the more informative.
 fn more_telling(held: Option<Reason>, new: Reason) -> Reason {
     match (held, new) {
         (
@@ -395,7 +392,7 @@ fn more_telling(held: Option<Reason>, new: Reason) -> Reason {
     }
 }
 
-/// The kernel of a kind that has one; it serves every problem that the others do.
+/// The only kernel of a kind; it runs every problem that the others do.
 pub(super) fn only_variant(kind: Kind) -> Option<&'static Variant> {
     VARIANTS.iter().find(|row| row.kind == kind)
 }

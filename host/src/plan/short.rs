@@ -8,10 +8,10 @@ use crate::problem::Problem;
 /// Rows of a compact tile.
 const ROWS: u64 = 64;
 
-/// The most compact tiles for each SM with which they pay although the default ones, of twice the rows, would be full.
+/// The most compact tiles for each SM at which they pay although default tiles, of twice the rows, would be full.
 ///
-/// An SM does as much with two compact tiles as with one default tile, at best. One alone takes little more than half of
-/// that, so compact tiles pay while each has an SM to itself. Under a causal mask lengths differ: with two for each SM, a
+/// An SM is at best as fast with two compact tiles as with one default tile. A single compact tile takes little more than half the time, so compact
+/// tiles pay while each has its own SM. Under a causal mask lengths differ: with two for each SM, a
 /// short one goes with a long one, while default tiles would still leave the last to finish alone.
 const fn most_tiles_per_sm(work: Work) -> u64 {
     match work {
@@ -20,14 +20,13 @@ const fn most_tiles_per_sm(work: Work) -> u64 {
     }
 }
 
-/// The most heads that share a tile, as an exponent of 2: one row each.
+/// The most heads that share a tile, one row each, as an exponent of 2.
 const MOST_PACKED_LOG2: u32 = ROWS.trailing_zeros();
 
-/// How many tiles there must be with every head for itself, for every [`PACKING_PAYS`]`.1` with heads packed: with fewer,
-/// whole tiles are read just as often, in shorter pieces.
+/// How many tiles there must be without packed heads for every [`PACKING_PAYS`]`.1` with them: with fewer, whole tiles are read just as often, in shorter pieces.
 const PACKING_PAYS: (u64, u64) = (3, 2);
 
-/// Whether compact tiles are the ones to prefer on a device of so many SMs.
+/// Whether to prefer compact tiles on a device with this many SMs.
 pub fn prefers_compact(problem: &Problem, n_sms: u32) -> bool {
     let fills_no_default_tile = problem.seqlen_q() as u64 <= ROWS;
     let spread = most_tiles_per_sm(problem.work()) * u64::from(n_sms);
@@ -37,7 +36,7 @@ pub fn prefers_compact(problem: &Problem, n_sms: u32) -> bool {
 /// Rows of a grouped tile.
 const GROUPED_ROWS: u64 = 128;
 
-/// Whether grouped tiles are the ones to prefer, where compact ones are to default ones: where few queries of a group make fewer of them.
+/// Whether to prefer grouped tiles, if compact ones are preferred to default ones: if few queries of a group make fewer of them.
 pub fn prefers_grouped(problem: &Problem, device: &DeviceInfo) -> bool {
     let tiles = |rows| n_tiles(problem, pack_gqa_log2(problem, rows), rows);
     let keys = (problem.batch() as u64)
@@ -51,8 +50,8 @@ pub fn prefers_grouped(problem: &Problem, device: &DeviceInfo) -> bool {
         && keys.saturating_mul(key_bytes) >= bytes_per_sm.saturating_mul(device.n_sms.into())
 }
 
-/// How many heads of a group share a tile of so many rows, as an exponent of 2: of those that make the fewest tiles, the fewest,
-/// if that is few enough. A box of 64 rows has one query of each at least.
+/// How many heads of a group share a tile of this many rows, as an exponent of 2: the smallest number that makes the fewest tiles, if that is few
+/// enough. A box of 64 rows has one query of each at least.
 pub fn pack_gqa_log2(problem: &Problem, rows: u64) -> u32 {
     // An expression knows the head of a tile, not of each of its rows; so does dropout.
     if problem.edit_parts().is_some() || problem.dropout().is_some() {
@@ -70,7 +69,7 @@ pub fn pack_gqa_log2(problem: &Problem, rows: u64) -> u32 {
     if pays { packed } else { 0 }
 }
 
-/// Tiles of so many rows of all heads, `2^pack_gqa_log2` of which share each.
+/// Tiles of this many rows of all heads, `2^pack_gqa_log2` of which share each.
 fn n_tiles(problem: &Problem, pack_gqa_log2: u32, rows: u64) -> u64 {
     (problem.batch() as u64)
         .saturating_mul(problem.heads_q() as u64 >> pack_gqa_log2)

@@ -1,4 +1,4 @@
-//! The launch that gives the gradients of sinks, behind the kernel that has worked out Δ.
+//! The launch that computes the gradients of sinks, after the kernel of Δ.
 
 use ferroflash_kernels::params::{Params, SinkGradientParams};
 use ferroflash_kernels::variants::Kind;
@@ -13,7 +13,7 @@ pub fn are_wanted(checked: &Checked) -> bool {
     checked.arguments().get(Argument::DSinks).is_some()
 }
 
-/// A block for every head, if they are wanted. The parameters say where lse and Δ lie; of empty sequences there are none.
+/// A block for every head, if they are wanted. The parameters have the addresses of lse and Δ, which empty sequences do not have.
 pub fn gradient(
     checked: &Checked,
     rows: SinkGradientParams,

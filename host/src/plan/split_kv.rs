@@ -1,4 +1,4 @@
-//! Keys divided among tiles in a forward pass: into how many splits, where their results lie, and the launch that merges them.
+//! Keys divided among tiles in a forward pass: the number of splits, the place of their results, and the launch that merges them.
 
 mod time;
 
@@ -15,11 +15,11 @@ use crate::problem;
 use crate::validate::Checked;
 use time::Step;
 
-/// Into how many parts the device divides the work of all sequences, for each SM, or as many as blocks share it. With one, a tile of a few blocks too many makes all wait
-/// for it; with four, merging costs more (tests/benches/README.md).
+/// The number of parts per SM, or per resident blocks of an SM, into which the device divides the work of all sequences. With one, all wait for a
+/// tile with a few blocks too many; with four, merging costs more (tests/benches/notes/2026-11-24-kv-cache.md).
 const PARTS_PER_SM: u32 = 2;
 
-/// The splits of a kernel that has so many tiles with keys undivided; none, where it is faster so, or cannot divide them.
+/// The splits of a kernel that has this many tiles with undivided keys; none if that is faster, or if it cannot divide them.
 pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: u64) -> SplitKv {
     let problem = checked.problem();
     let block_k = variant.tile_config.block_k;
@@ -54,9 +54,8 @@ pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: 
     }
 }
 
-/// Keys of the splits with which a forward pass of so many undivided tiles takes the least time; `None`: undivided. Where sequences
-/// have lengths of their own, these are the fewest keys of a split: the device divides the work of all into equal parts, and the longest
-/// sequence may be alone of its length.
+/// Keys of a split with which a forward pass of this many undivided tiles takes the least time; `None`: undivided. For sequences of different
+/// lengths, these are the fewest keys of a split: the device divides the work of all into equal parts, and only one sequence may have the greatest length.
 fn fastest(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: u64) -> Option<u32> {
     let problem = checked.problem();
     // Tiles that a window leaves few keys have few to divide.
@@ -83,7 +82,7 @@ fn fastest(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: u64
     (n > 1).then(|| (blocks.div_ceil(n) * block_k) as u32)
 }
 
-/// Whether tiles of a launch of so many blocks merge their splits themselves.
+/// Whether tiles of a launch with this many blocks merge their splits themselves.
 pub fn tiles_merge(device: &DeviceInfo, split: SplitKv, blocks: u32) -> bool {
     let Thresholds {
         arrivals,
@@ -93,7 +92,7 @@ pub fn tiles_merge(device: &DeviceInfo, split: SplitKv, blocks: u32) -> bool {
     split.rows <= arrivals.min(rows_merged_by_block.saturating_mul(blocks.into()))
 }
 
-/// The same with a place in the workspace, for a launch of so many blocks.
+/// The same with a place in the workspace, for a launch with this many blocks.
 pub fn place(
     checked: &Checked,
     device: &DeviceInfo,
@@ -119,7 +118,7 @@ pub fn place(
     })
 }
 
-/// The launch that merges the results of placed splits, where there are some and tiles do not merge them: a warp for every row.
+/// The launch that merges the results of placed splits, if there are some and tiles do not merge them: a warp for every row.
 pub fn combine(
     checked: &Checked,
     split: SplitKv,

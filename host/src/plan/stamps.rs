@@ -1,4 +1,4 @@
-//! Plans whose main kernel records when which block of threads works on which tile: for a profile.
+//! Plans whose main kernel records which block of threads works on which tile, and when: for a profile.
 
 use ferroflash_kernels::params::{Params, Stamp};
 use ferroflash_kernels::spec::Constant;
@@ -15,7 +15,7 @@ const STAMPS: &str = "stamps";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoStamps {
-    /// Nothing is launched that takes tiles in an order.
+    /// No launch takes tiles in an order.
     #[error("no kernel of {0} takes tiles in an order that is planned")]
     NoTiles(Algorithm),
     /// The kernel has no profiled copy.
@@ -26,7 +26,7 @@ pub enum NoStamps {
         /// Those that have one.
         with: String,
     },
-    /// Its copy lacks a feature that the plan wants.
+    /// Its copy lacks a feature that the plan needs.
     #[error("the copy of {kernel} with time stamps has no code for {}", .constant.name())]
     Feature {
         /// The kernel.
@@ -40,8 +40,8 @@ pub enum NoStamps {
 }
 
 impl Plan {
-    /// The same plan with the profiled copy of its main kernel in that one's place: same grid, same tiles, same results, and a [`Stamp`] for each
-    /// tile in the workspace ([`Plan::stamps`]). Never planned for a call: `ferroflash profile` asks for it, after it has timed the plan itself.
+    /// The same plan with the profiled copy of its main kernel: same grid, same tiles, same results, and a [`Stamp`] for each tile in the workspace
+    /// ([`Plan::stamps`]). Calls never use it: `ferroflash profile` asks for it, after it has timed the plan itself.
     pub fn profiled(&self) -> Result<Plan, NoStamps> {
         let mut plan = self.clone();
         let no_tiles = NoStamps::NoTiles(self.algorithm);
@@ -72,8 +72,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Where a profiled plan's records lie in the workspace: `[heads, tiles]` of [`Stamp`], as the schedule counts them; `None` of any other plan. Records
-    /// are cleared by who runs the plan, so a tile that nobody works on has one of zeros.
+    /// The place of a profiled plan's records in the workspace: `[heads, tiles]` of [`Stamp`], as the schedule counts them; `None` for any other
+    /// plan. The caller clears the records before the run, so a tile that no block works on has a record of zeros.
     pub fn stamps(&self) -> Option<Piece> {
         let mut pieces = self.workspace.pieces().iter();
         pieces.find(|piece| piece.name == STAMPS).copied()

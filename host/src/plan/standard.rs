@@ -1,4 +1,4 @@
-//! Launches of `standard`: grids and parameters. The scores and the weights lie in memory.
+//! Launches of `standard`: grids and parameters. The scores and the weights are in memory.
 
 use ferroflash_kernels::params::{Params, SinkGradientParams, StandardParams};
 use ferroflash_kernels::variants::{Kind, Variant};
@@ -10,7 +10,7 @@ use super::workspace::WorkspaceLayout;
 use super::{PlannedLaunch, Reason, lengths, sinks};
 use crate::validate::{Checked, Pass};
 
-/// Rows of the tiles of a list that nobody uses.
+/// Rows of the tiles of an unused list.
 const LISTED_ROWS: u32 = 128;
 
 /// Columns of a row of scores or weights: a multiple of this, so that every row is 16-byte aligned.

@@ -1,4 +1,4 @@
-//! Launches that give the gradients of tensors which a score reads: behind any backward pass, whatever its algorithm.
+//! Launches that compute the gradients of tensors which a score reads: after a backward pass of any algorithm.
 
 use ferroflash_expression::{ElementType, Index, ReadDims};
 use ferroflash_kernels::params::{
@@ -17,7 +17,7 @@ use crate::problem::Problem;
 use crate::terms::Backend;
 use crate::validate::Checked;
 
-/// Which tensors' gradients are wanted, by their places.
+/// The indices of the tensors whose gradients are wanted.
 fn wanted(checked: &Checked) -> impl Iterator<Item = usize> {
     let arguments = Argument::SCORE_TENSOR_GRADIENTS.into_iter().enumerate();
     arguments.filter_map(|(place, argument)| {
@@ -26,7 +26,7 @@ fn wanted(checked: &Checked) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The launches of a pass, and behind them those of the gradients that are wanted. What `standard` has worked out of each row serves them, too.
+/// The launches of a pass, followed by those of the gradients that are wanted. These also use the statistics that `standard` has computed for each row.
 pub fn behind(
     checked: &Checked,
     mut launches: Vec<PlannedLaunch>,
@@ -61,7 +61,7 @@ pub fn behind(
     Ok(launches)
 }
 
-/// What the kernels are given where the pass is none of `standard`: Δ of each row lies in the workspace, and, where heads have sinks, lse.
+/// The kernels' inputs if the pass is not by `standard`: Δ of each row and, if heads have sinks, lse are in the workspace.
 fn rows(checked: &Checked, workspace: &mut WorkspaceLayout) -> Result<StandardParams, Reason> {
     let problem = checked.problem();
     let rows = [problem.batch(), problem.heads_q(), problem.seqlen_q()].map(|n| n as u64);

@@ -1,4 +1,4 @@
-//! Tensors as Hopper's copy engine knows them: what a tensor map can say, and what it cannot.
+//! Tensors as Hopper's copy engine sees them: what a tensor map can describe, and what it cannot.
 
 use ferroflash_kernels::params::TensorMap;
 
@@ -9,7 +9,7 @@ use crate::tensor::Description;
 /// Strides are shorter than this many bytes: `cuTensorMapEncodeTiled`.
 const STRIDE_LIMIT: u64 = 1 << 40;
 
-/// A stride of a dimension with a single entry, which nobody takes: one that is always allowed.
+/// A stride for a dimension with a single entry, which is never used: one that is always allowed.
 const ANY_STRIDE: u64 = 16;
 
 /// Whether a tensor map can describe the tensor. Its alignment and its sizes have been looked at: see
@@ -53,8 +53,8 @@ pub fn boxes(rows: u32, heads: u32) -> TensorMap {
 }
 
 /// The tensor in boxes of `box_rows` rows of each of `box_heads` heads; its address is filled in at launch. A dimension
-/// without entries is given one, since a map must have it, and then no stride counts: kernels copy such a tensor only from
-/// behind its last row, where there are zeros.
+/// without entries is given one, since a map must have it, and then no stride matters: kernels copy such a tensor only from beyond its last row,
+/// where there are zeros.
 pub fn tensor_map(tensor: &Description, box_rows: u64, box_heads: u64) -> TensorMap {
     let layout = &tensor.layout;
     let empty = layout.shape().contains(&0);

@@ -1,5 +1,5 @@
-//! A model of how long flash3's main backward kernel takes, by which [`super::schedule`] chooses the order of the tiles and the number of
-//! head splits. `tests/tests/schedule` holds it to a simulator, and to measurements.
+//! A model of the time of flash3's main backward kernel, with which [`super::schedule`] chooses the order of the tiles and the number of head
+//! splits. `tests/tests/schedule` compares it with a simulator, and with measurements.
 
 use ferroflash_kernels::attention::block_order;
 use ferroflash_kernels::attention::mask::Band;
@@ -11,22 +11,22 @@ use super::backward::Cut;
 use super::schedule::{head_bytes, lacking, resident_blocks, streams_all_heads};
 use crate::problem::Problem;
 
-/// Of a model of time: one block of queries.
+/// The unit of time: one block of queries.
 pub const STEP: u64 = 100;
-/// Beginning and end of a tile of [`TILE_ELEMENTS`], while nothing is multiplied.
+/// Beginning and end of a tile of [`TILE_ELEMENTS`], without any products.
 const TILE_EDGES: u64 = 3 * STEP;
-/// To add dV and dK of such a tile to those of another head split.
+/// Time to add dV and dK of such a tile to those of another head split.
 const SUM: u64 = 150;
 /// Elements of K of a tile at head_dim 128. At head_dim 64 there are half as many, and a step is as many products.
 const TILE_ELEMENTS: u64 = 128 * 128;
-/// How much later a head split has added to the same sums than the one before, where both end at once.
+/// How much later a head split has added to the same sums than the one before, if both end at once.
 const SUM_HAND_OVER: u64 = 185;
-/// Without a mask: where q, dO and the accumulator of dQ do not stay in the L2 cache, a step takes so much longer (H200: 15 to 20).
+/// Without a mask: if q, dO and the accumulator of dQ do not stay in the L2 cache, a step takes this much longer (H200: 15 to 20).
 const MISS_PERCENT: u64 = 18;
-/// How much longer it takes where the tiles of a group are fewer than blocks, so that two groups run at a time and wait for each other:
+/// How much longer it takes if the tiles of a group are fewer than blocks, so that two groups run at a time and wait for each other:
 /// 18 to 26, by the simulator.
 const SMALL_GROUPS_PERCENT: u64 = 22;
-/// Where they are more, but not several times as many.
+/// The same if they are more, but not several times as many.
 const LARGE_GROUPS_PERCENT: u64 = 5;
 
 /// Under a mask: how much longer a step takes that misses. At head_dim 64 exponentials take longer, and hide most of it.
@@ -34,12 +34,12 @@ const fn miss_percent_in_a_band(head_dim: usize) -> u64 {
     if head_dim <= 64 { 10 } else { 30 }
 }
 
-/// A tile's time beside its steps.
+/// A tile's time in addition to its steps.
 fn edges(cut: &Cut) -> u64 {
     TILE_EDGES + if cut.n_head_splits > 1 { SUM } else { 0 }
 }
 
-/// How long the last one waits of head splits of the same keys that begin and end together.
+/// How long the last of the head splits of the same keys waits, if they begin and end together.
 fn wait_for_sums(cut: &Cut, schedule: &Schedule) -> u64 {
     let kv_heads = (cut.heads_k / cut.n_head_splits).max(1);
     let together = u64::from(schedule.heads_per_group).div_ceil(kv_heads);
@@ -47,10 +47,11 @@ fn wait_for_sums(cut: &Cut, schedule: &Schedule) -> u64 {
 }
 
 /// Time until the last tile ends, in shifted order: groups of heads follow one another, and all tiles of a group are resident at
-/// once. Never, where they cannot be, or where they would not begin apart, or end together.
+/// once. `u64::MAX` if they cannot be, or would not
+/// begin one after another, or would not end together.
 ///
-/// In shifted order tiles are spread over all query blocks of their heads. Where these are more than the L2 cache keeps, as they are
-/// where several query heads share keys, every step misses it. In a list tiles follow one another closely.
+/// In shifted order tiles are spread over all query blocks of their heads. If these are more than the L2 cache keeps, as with several query heads
+/// that share keys, every step misses it. In a list tiles follow one another closely.
 pub(super) fn time_shifted(
     problem: &Problem,
     cut: &Cut,
@@ -77,7 +78,7 @@ pub(super) fn time_shifted(
         .saturating_add(wait_for_sums(cut, shifted))
 }
 
-/// The same where they are claimed from a list: blocks are always busy, but for those that begin together. Each of these follows
+/// The same if tiles are claimed from a list: blocks are always busy, except those that begin together. Each of these follows
 /// its left neighbour a step behind.
 pub(super) fn time_in_a_list(cut: &Cut, list: &Schedule, resident: u32) -> u64 {
     let steps = cut.q_blocks().saturating_mul(cut.most_heads());
@@ -94,7 +95,7 @@ pub(super) fn time_in_a_list(cut: &Cut, list: &Schedule, resident: u32) -> u64 {
         .saturating_add(wait_for_sums(cut, list))
 }
 
-/// The same under a mask, where tiles differ in length: no less than the longest, and than the share of a block in all. Groups end
+/// The same under a mask, where tiles differ in length: at least the longest tile, and at least an equal share of all work per block. Groups end
 /// with short tiles, or begin with long ones, so blocks end at about the same time.
 pub(super) fn time_in_a_band(
     problem: &Problem,

@@ -1,4 +1,4 @@
-//! Problem and layouts as the kernels' parameters spell them.
+//! Problem and layouts as fields of the kernels' parameters.
 
 use ferroflash_kernels::params::{KernelParams, Params, Scale, Shape, Slot, TensorView};
 use ferroflash_kernels::spec::{Constant, Spec};
@@ -10,7 +10,7 @@ use crate::tensor::Description;
 use crate::validate::Checked;
 
 /// Fills in sizes and strides of every tensor that the parameters have a place for. A tensor map has its box already; addresses
-/// are filled in at launch. Kernels of no type of their own are told of elements of two bytes.
+/// are filled in at launch. Kernels without an element type get elements of two bytes.
 pub fn describe(mut params: Params, variant: &Variant, arguments: &Arguments) -> Params {
     let tensor = |argument| arguments.tensor(argument);
     let view = |tensor: &Description| match variant.dtype {
@@ -29,7 +29,7 @@ pub fn describe(mut params: Params, variant: &Variant, arguments: &Arguments) ->
     params
 }
 
-/// Elements of two bytes in one of so many.
+/// Elements of two bytes in one of this many bytes.
 fn halves(size_bytes: usize) -> usize {
     size_bytes / 2
 }
@@ -47,7 +47,7 @@ fn view(tensor: &Description, n: usize) -> TensorView {
     }
 }
 
-/// What a kernel is compiled with: those of the problem's constants that it asks for, and whether tensors have fewer columns than it.
+/// The constants of a kernel: those of the problem that it uses, and whether tensors have fewer columns than it.
 pub fn spec(checked: &Checked, variant: &Variant) -> Spec {
     let spec = checked.spec().among(variant.capabilities());
     let problem = checked.problem();
@@ -73,7 +73,7 @@ pub fn shape(checked: &Checked) -> Shape {
     }
 }
 
-/// The same for a kernel of no type of its own: columns of two bytes.
+/// The same for a kernel without an element type: columns of two bytes.
 pub fn shape_in_halves(checked: &Checked) -> Shape {
     let shape = shape(checked);
     let n = halves(checked.problem().dtype().size_bytes()) as u32;

@@ -1,4 +1,4 @@
-//! Memory for intermediate results: how many bytes, and where each piece lies.
+//! Memory for intermediate results: its size, and the place of each piece.
 
 use std::fmt;
 
@@ -9,22 +9,21 @@ use super::Reason;
 /// Every piece starts at a multiple of this many bytes; so must the workspace itself.
 pub const ALIGNMENT_BYTES: u64 = 256;
 
-/// The first bytes of every workspace hold counters: 0 whenever no kernel runs. Who allocates a workspace clears them (in a lent one
-/// they are cleared before each call that counts), kernels that count leave 0 behind, and no other piece of any plan lies there, so
-/// plans may share a workspace.
+/// The first bytes of every workspace are counters, which are 0 whenever no kernel runs. The owner of a workspace clears them once (in a lent one
+/// they are cleared before each call that counts), kernels that count reset them to 0, and no other piece of any plan is there, so plans may share a workspace.
 pub const COUNTER_BYTES: u64 = ARRIVALS_OFFSET + 4 * MOST_ARRIVALS;
 
-/// Where the counters of arrivals begin: behind the one that every plan may have.
+/// The first counter of arrivals: after the one that every plan may have.
 const ARRIVALS_OFFSET: u64 = ALIGNMENT_BYTES;
 
-/// For how many counters of arrivals there is room: as a batch of 2048 with 32 heads has, of one query each. Without them decode takes nearly
+/// The number of counters of arrivals: enough for a batch of 2048 with 32 heads and one query each. Without them decode takes nearly
 /// twice as long: 257 sequences of 1024 keys 0.464 ms, where 256 took 0.245 (H200).
 pub const MOST_ARRIVALS: u64 = 1 << 16;
 
 /// One piece of the workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// What it holds: the name of the parameter.
+    /// The name of the parameter.
     pub name: &'static str,
     /// Bytes from the start of the workspace.
     pub offset_bytes: u64,
@@ -32,9 +31,9 @@ pub struct Piece {
     pub n_bytes: u64,
 }
 
-/// The pieces of a plan's workspace, one after another, behind the counters. Empty where a plan needs none.
+/// The pieces of a plan's workspace, one after another, following the counters. Empty if a plan needs none.
 ///
-/// What places a piece gives what parameters hold until they are bound ([`in_workspace`]): never 0, which is the address of no piece.
+/// The functions that place a piece return the value that a parameter has until it is bound ([`in_workspace`]): never 0, which means no piece.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorkspaceLayout {
     pieces: Vec<Piece>,
@@ -42,14 +41,14 @@ pub struct WorkspaceLayout {
 }
 
 impl Piece {
-    /// Whether it is a counter: 0 before the launch and after it. What other pieces hold is not said.
+    /// Whether it is a counter: 0 before and after the launch. Other pieces are uninitialised.
     pub fn is_counter(&self) -> bool {
         self.offset_bytes < COUNTER_BYTES
     }
 }
 
 impl WorkspaceLayout {
-    /// Bytes of the whole.
+    /// Total bytes.
     pub fn n_bytes(&self) -> u64 {
         self.n_bytes
     }
@@ -59,7 +58,7 @@ impl WorkspaceLayout {
         &self.pieces
     }
 
-    /// Bytes from the start of the workspace to the end of the counters of the plan's kernels; 0 where none counts.
+    /// Bytes from the start of the workspace to the end of the counters of the plan's kernels; 0 if none counts.
     pub fn counter_bytes(&self) -> u64 {
         let counters = self.pieces.iter().filter(|piece| piece.is_counter());
         let ends = counters.map(|piece| piece.offset_bytes + piece.n_bytes);
@@ -71,7 +70,7 @@ impl WorkspaceLayout {
         self.pieces.iter().any(Piece::is_counter)
     }
 
-    /// Places a counter, a `u32`. A plan has one at most: plans that run one after another share its place.
+    /// Places a counter, a `u32`. A plan has at most one: plans that run one after another share its place.
     pub(crate) fn place_counter(&mut self, name: &'static str) -> u64 {
         self.pieces.push(Piece {
             name,
@@ -82,7 +81,7 @@ impl WorkspaceLayout {
         in_workspace(0)
     }
 
-    /// Places `n` further counters; `None` where there is no room for as many. Plans share their place, too.
+    /// Places `n` further counters; `None` if there is no room for them. Plans share their place, too.
     pub(crate) fn place_arrivals(&mut self, name: &'static str, n: u64) -> Option<u64> {
         if n > MOST_ARRIVALS {
             return None;
@@ -98,7 +97,7 @@ impl WorkspaceLayout {
         Some(in_workspace(ARRIVALS_OFFSET))
     }
 
-    /// Appends a piece of `factors` multiplied bytes, or gives the reason why it cannot be.
+    /// Appends a piece whose size in bytes is the product of `factors`, or returns the reason why it is impossible.
     pub(crate) fn place(&mut self, name: &'static str, factors: &[u64]) -> Result<u64, Reason> {
         self.push(name, factors)
             .map(in_workspace)
@@ -109,7 +108,7 @@ impl WorkspaceLayout {
             })
     }
 
-    /// The same, which gives the offset; `None` where 64 bits do not hold it.
+    /// The same, returning the offset; `None` if it exceeds 64 bits.
     fn push(&mut self, name: &'static str, factors: &[u64]) -> Option<u64> {
         let n_bytes = factors
             .iter()

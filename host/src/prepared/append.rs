@@ -18,13 +18,13 @@ impl PreparedAppend {
         PreparedAppend { prepared }
     }
 
-    /// What runs.
+    /// The plan.
     pub fn plan(&self) -> &AppendPlan {
         self.prepared.launches.plan()
     }
 
     /// Enqueues the append, as [`PreparedForward::forward`](super::PreparedForward::forward) does a forward pass. It needs no workspace, so a queue
-    /// never grows for it. Lengths are read when it runs: one call, or one captured graph, serves every step.
+    /// never grows for it. The kernel reads lengths when it runs: one call, or one captured graph, serves every step.
     pub fn append(
         &self,
         queue: &mut Queue,

@@ -8,8 +8,7 @@ use crate::problem::Problem;
 use crate::tensor::{Layout, Location};
 use crate::validate::{Pass, unplaced};
 
-/// What is known of a prepared call's arguments before they are there. Tensors are contiguous,
-/// `[batch, seqlen, heads, head_dim]`, unless a layout is given.
+/// What is known of a prepared call's arguments before they exist. Tensors are contiguous, `[batch, seqlen, heads, head_dim]`, unless a layout is given.
 ///
 /// ```
 /// use ferroflash::Layout;
@@ -24,11 +23,11 @@ use crate::validate::{Pass, unplaced};
 pub struct Layouts {
     tensors: ByArgument<Option<Layout>>,
     asked: ByArgument<Asked>,
-    /// Of which arguments something is known: all else is as usual.
+    /// The arguments of which something is known: the others have the defaults.
     which: ArgumentSet,
 }
 
-/// Equal where what is known is equal: a look-up goes through that alone.
+/// Equal if what is known is equal: a look-up compares only that.
 impl PartialEq for Layouts {
     fn eq(&self, other: &Layouts) -> bool {
         self.which == other.which && self.known().eq(other.known())
@@ -44,10 +43,10 @@ impl Hash for Layouts {
     }
 }
 
-/// Whether calls give what may be left out.
+/// Whether calls give an optional argument.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 enum Asked {
-    /// As usual for the argument.
+    /// The default of the argument.
     #[default]
     Nothing,
     Given,
@@ -68,8 +67,7 @@ impl Layouts {
         self
     }
 
-    /// With an input that may be left out: every call gives it. (A gradient of lse needs no word here: each call has it or has it
-    /// not.)
+    /// With an optional input: every call gives it. (A gradient of lse is not stated here: each call may give it or not.)
     #[must_use]
     pub fn giving(mut self, argument: Argument) -> Layouts {
         self.asked[argument] = Asked::Given;
@@ -77,7 +75,7 @@ impl Layouts {
         self
     }
 
-    /// Without an output that may be left out, lse or the gradients of sinks: no call gives it.
+    /// Without an optional output, lse or the gradients of sinks: no call gives it.
     #[must_use]
     pub fn without(mut self, argument: Argument) -> Layouts {
         self.asked[argument] = Asked::LeftOut;
@@ -91,7 +89,7 @@ impl Layouts {
         self.which.iter().map(known)
     }
 
-    /// What the pass needs, at no address.
+    /// The required arguments of the pass, without addresses.
     pub(crate) fn arguments(
         &self,
         problem: &Problem,
@@ -103,7 +101,7 @@ impl Layouts {
         self.needed(need, |need| unplaced(need, Some(problem), location))
     }
 
-    /// Which arguments that may be left out every call gives.
+    /// The optional arguments that every call gives.
     pub(crate) fn given(&self) -> ArgumentSet {
         let which = self.which.iter();
         which
@@ -111,7 +109,7 @@ impl Layouts {
             .collect()
     }
 
-    /// What a call needs by its table, at no address.
+    /// The required arguments of a call by its table, without addresses.
     pub(crate) fn needed(
         &self,
         need: impl Fn(Argument) -> Option<Need>,

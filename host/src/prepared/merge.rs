@@ -17,7 +17,7 @@ impl PreparedMerge {
         PreparedMerge { prepared }
     }
 
-    /// What runs.
+    /// The plan.
     pub fn plan(&self) -> &MergePlan {
         self.prepared.launches.plan()
     }

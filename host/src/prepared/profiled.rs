@@ -24,8 +24,8 @@ impl Prepared<Plan> {
 }
 
 impl PreparedForward {
-    /// The same pass with [`Plan::profiled`]'s plan: called in the same way, with the same results, it records which block of threads works on which tile
-    /// when. The records of a call lie between [`Queue::clear_stamps`] and [`Queue::read_stamps`].
+    /// The same pass with [`Plan::profiled`]'s plan: it is called in the same way and has the same results. It also records which block of threads
+    /// works on which tile, and when. Call [`Queue::clear_stamps`] before it and [`Queue::read_stamps`] after it.
     ///
     /// ```no_run
     /// use ferroflash::{Inputs, Outputs, PreparedForward, Queue};

@@ -19,7 +19,7 @@ impl PreparedRotate {
         PreparedRotate { prepared }
     }
 
-    /// What runs.
+    /// The plan.
     pub fn plan(&self) -> &RotatePlan {
         self.prepared.launches.plan()
     }

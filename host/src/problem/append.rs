@@ -1,4 +1,4 @@
-//! What is to be appended to a cache of keys and values.
+//! The description of an append to a cache of keys and values.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::dtype::Dtype;
 use crate::error::ProblemError;
 use crate::terms::{Pairs, QueryPositions, Turns};
 
-/// New rows of k and v to be written behind those that a cache holds already: see [`crate::Append`]. Plain data.
+/// New rows of k and v, to be written after the rows that a cache already has: see [`crate::Append`]. Plain data.
 ///
 /// ```
 /// use ferroflash::rotary::Pairs;
@@ -86,7 +86,7 @@ impl AppendProblem {
         self.batch
     }
 
-    /// Heads of q; 0 where there is none.
+    /// Heads of q; 0 without q.
     pub fn heads_q(&self) -> usize {
         self.heads_q
     }
@@ -111,7 +111,7 @@ impl AppendProblem {
         self.turns
     }
 
-    /// At which positions queries stand.
+    /// The positions of the queries.
     pub fn query_positions(&self) -> QueryPositions {
         self.query_positions
     }
@@ -135,12 +135,12 @@ impl AppendProblem {
         [entries, rows, self.heads_k, self.head_dim]
     }
 
-    /// The pages in which the cache lies, if it does.
+    /// The pages of the cache, if it is in pages.
     pub fn pages(&self) -> Option<Pages> {
         self.pages
     }
 
-    /// Entries of the table of pages; 0 where there are none, the largest number where there are more.
+    /// Entries of the page table; 0 if there is none. Saturates.
     pub(crate) fn n_table_entries(&self) -> u64 {
         let columns = |pages: Pages| pages.n_columns(self.seqlen_cache) as u64;
         (self.batch as u64).saturating_mul(self.pages.map_or(0, columns))
@@ -150,7 +150,7 @@ impl AppendProblem {
         self.rows
     }
 
-    /// How many rows of a sequence there may be: those of the cache that, where k is rotated, stand at positions of the tables.
+    /// How many rows a sequence may have: those of the cache or, if k is rotated, at most the positions of the tables.
     pub(crate) fn room(&self) -> usize {
         let n_positions = self
             .turns
@@ -165,7 +165,7 @@ impl AppendBuilder {
         AppendBuilder { batch, ..self }
     }
 
-    /// Each sequence has so many new rows: q, k_new and v_new are `[batch, seqlen_new, heads, head_dim]`.
+    /// Each sequence has this many new rows: q, k_new and v_new are `[batch, seqlen_new, heads, head_dim]`.
     pub fn seqlen_new(self, seqlen: usize) -> Self {
         AppendBuilder {
             rows: Some(NewRows::Padded { seqlen }),
@@ -173,9 +173,9 @@ impl AppendBuilder {
         }
     }
 
-    /// In place of [`AppendBuilder::seqlen_new`]: the new rows of all sequences lie one sequence behind the other, `[total, heads,
-    /// head_dim]`, and [`AppendInputs::cu_seqlens_new`](crate::AppendInputs::cu_seqlens_new) says where each begins. So sequences that begin and
-    /// sequences that go on share a call (continuous batching).
+    /// In place of [`AppendBuilder::seqlen_new`]: the new rows of all sequences are packed, one sequence after the other,
+    /// `[total, heads, head_dim]`, and [`AppendInputs::cu_seqlens_new`](crate::AppendInputs::cu_seqlens_new) has the first row of each. So sequences
+    /// that begin and sequences that continue share a call (continuous batching).
     pub fn packed_new(self, total: usize) -> Self {
         AppendBuilder {
             rows: Some(NewRows::Packed { total }),
@@ -183,7 +183,7 @@ impl AppendBuilder {
         }
     }
 
-    /// Queries of so many heads are rotated, too; that needs [`AppendBuilder::rotary`]. None unless set.
+    /// Queries of this many heads are rotated as well; that needs [`AppendBuilder::rotary`]. None unless set.
     pub fn heads_q(self, heads_q: usize) -> Self {
         AppendBuilder { heads_q, ..self }
     }
@@ -212,8 +212,8 @@ impl AppendBuilder {
         }
     }
 
-    /// The cache lies in pages, and [`AppendInputs::page_table`](crate::AppendInputs::page_table) says in which: see [`Pages`].
-    /// [`AppendBuilder::seqlen_cache`] is then the most rows that a sequence has. Pages to which rows are appended belong to one sequence alone.
+    /// The cache is in pages, given by [`AppendInputs::page_table`](crate::AppendInputs::page_table): see [`Pages`]. [`AppendBuilder::seqlen_cache`]
+    /// is then the most rows that a sequence has. A page to which rows are appended must belong to one sequence only.
     pub fn pages(self, pages: Pages) -> Self {
         AppendBuilder {
             pages: Some(pages),
@@ -221,7 +221,7 @@ impl AppendBuilder {
         }
     }
 
-    /// The first `rotary_dim` elements of each row of k and q are rotated by the row's position, by tables of so many positions.
+    /// The first `rotary_dim` elements of each row of k and q are rotated by the row's position, with tables of `n_positions` positions.
     pub fn rotary(self, pairs: Pairs, rotary_dim: usize, n_positions: usize) -> Self {
         AppendBuilder {
             turns: Some(Turns {
@@ -233,7 +233,7 @@ impl AppendBuilder {
         }
     }
 
-    /// At which positions queries stand; [`QueryPositions::Ascending`] unless set.
+    /// The positions of the queries; [`QueryPositions::Ascending`] unless set.
     pub fn query_positions(self, query_positions: QueryPositions) -> Self {
         AppendBuilder {
             query_positions,
@@ -241,7 +241,7 @@ impl AppendBuilder {
         }
     }
 
-    /// The problem; an error names what was not set. Whether the sizes make sense is checked by [`crate::Append::new`].
+    /// The problem; an error names a size that was not set. [`crate::Append::new`] checks the sizes.
     pub fn build(self) -> Result<AppendProblem, ProblemError> {
         let set = |value: Option<usize>, field| value.ok_or(ProblemError::Unset { field });
         if self.heads_q > 0 && self.turns.is_none() {

@@ -6,13 +6,13 @@ use ferroflash_kernels::params::BLOCK_MULTIPLE;
 
 use super::Problem;
 
-/// Block-sparse attention: a map beside the mask has a byte for each block of `block_q` queries and `block_k` keys.
+/// Block-sparse attention: in addition to the mask, a map has a byte for each block of `block_q` queries and `block_k` keys.
 ///
 /// | byte | the block is | its pairs |
 /// |---|---|---|
 /// | 0 | hidden | none is visible; kernels skip the block |
 /// | 1 | partial | the problem's [`Mask`](super::Mask) decides for each |
-/// | any other | full | all are visible, whatever the mask says |
+/// | any other | full | all are visible, also those that the mask hides |
 ///
 /// Block `(i, j)` has the queries from `i · block_q` on and the keys from `j · block_k` on; the last ones end with the sequence. Both
 /// sizes are multiples of 128. All batch entries and heads share one map unless [`BlockMask::per_batch`] or [`BlockMask::per_head`]
@@ -61,7 +61,7 @@ pub struct BlockMask {
     maps: Maps,
 }
 
-/// For which of batch entries and query heads there is a map each.
+/// Whether each batch entry and each query head has its own map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Maps {
     per_batch: bool,
@@ -78,14 +78,14 @@ impl BlockMask {
         }
     }
 
-    /// With a map for each batch entry.
+    /// The same with a map for each batch entry.
     #[must_use]
     pub fn per_batch(mut self) -> BlockMask {
         self.maps.per_batch = true;
         self
     }
 
-    /// With a map for each query head.
+    /// The same with a map for each query head.
     #[must_use]
     pub fn per_head(mut self) -> BlockMask {
         self.maps.per_head = true;
@@ -102,7 +102,7 @@ impl BlockMask {
         self.block_k
     }
 
-    /// What both sizes have to be multiples of.
+    /// Both sizes are multiples of this.
     pub const MULTIPLE: usize = BLOCK_MULTIPLE as usize;
 
     /// Shape of a problem's map. A size of 0 counts as 1: validation refuses it.

@@ -38,12 +38,12 @@ impl ProblemBuilder {
         self.with(set)
     }
 
-    /// Number of batch entries, or of sequences where they are packed; 1 unless set.
+    /// Number of batch entries, or of packed sequences; 1 unless set.
     pub fn batch(self, batch: usize) -> Self {
         self.with(|problem| problem.batch = batch)
     }
 
-    /// Heads of q, k and v alike.
+    /// The same number of heads for q, k and v.
     pub fn heads(self, heads: usize) -> Self {
         self.heads_q(heads).heads_k(heads)
     }
@@ -58,7 +58,7 @@ impl ProblemBuilder {
         self.size(1, |problem| problem.heads_k = heads_k)
     }
 
-    /// Rows of q, k and v alike.
+    /// The same number of rows for q, k and v.
     pub fn seqlen(self, seqlen: usize) -> Self {
         self.seqlen_q(seqlen).seqlen_k(seqlen)
     }
@@ -73,19 +73,19 @@ impl ProblemBuilder {
         self.size(3, |problem| problem.seqlen_k = seqlen_k)
     }
 
-    /// The rows of q and o of all sequences lie one sequence behind the other, `[total_q, heads_q, head_dim]`:
-    /// [`crate::Inputs::cu_seqlens_q`] says where each begins. `seqlen_q` is then the most that a sequence has.
+    /// The rows of q and o of all sequences are packed, one sequence after the other, `[total_q, heads_q, head_dim]`:
+    /// [`crate::Inputs::cu_seqlens_q`] has the first row of each. `seqlen_q` is then the most that a sequence has.
     pub fn packed_q(self, total_q: usize) -> Self {
         self.with(|problem| problem.total_q = Some(total_q))
     }
 
-    /// The rows of k and v of all sequences lie one sequence behind the other, `[total_k, heads_k, head_dim]`:
-    /// [`crate::Inputs::cu_seqlens_k`] says where each begins. `seqlen_k` is then the most that a sequence has.
+    /// The rows of k and v of all sequences are packed, one sequence after the other, `[total_k, heads_k, head_dim]`:
+    /// [`crate::Inputs::cu_seqlens_k`] has the first row of each. `seqlen_k` is then the most that a sequence has.
     pub fn packed_k(self, total_k: usize) -> Self {
         self.with(|problem| problem.total_k = Some(total_k))
     }
 
-    /// Columns of q and k; of v and o, too, but for [`ProblemBuilder::head_dim_v`].
+    /// Columns of q and k, and of v and o unless [`ProblemBuilder::head_dim_v`] is set.
     pub fn head_dim(self, head_dim: usize) -> Self {
         self.size(4, |problem| problem.head_dim = head_dim)
     }
@@ -95,27 +95,27 @@ impl ProblemBuilder {
         self.with(|problem| problem.mask = mask)
     }
 
-    /// A map of blocks beside the mask: [`crate::Inputs::block_mask`] says which blocks are hidden, which the mask decides, and which
-    /// are visible whatever it says. Not where sequences have lengths of their own.
+    /// A map of blocks in addition to the mask: [`crate::Inputs::block_mask`] says which blocks are hidden, which ones the mask decides, and which
+    /// are visible regardless of the mask. Not with sequences of different lengths.
     pub fn block_mask(self, block_mask: BlockMask) -> Self {
         self.with(|problem| problem.block_mask = Some(block_mask))
     }
 
-    /// How the forward pass divides the keys of a sequence on a GPU; [`SplitKv::Auto`] unless set. Splits work side by side, and their
-    /// results are merged in a fixed order. So a few queries over many keys keep the device busy (Flash-Decoding, Dao et al.
-    /// 2023). A number means splits of so many keys. Only flash3 and, where queries are padded, flash2 divide keys, and not under a block mask. It makes no
-    /// difference to the backward pass, nor on the CPU.
+    /// How the forward pass divides the keys of a sequence on a GPU; [`SplitKv::Auto`] unless set. Splits run in parallel, and their results are
+    /// merged in a fixed order. So a few queries over many keys keep the device busy (Flash-Decoding, Dao et al.
+    /// 2023). A number means splits of this many keys. Only flash3 and, with padded queries, flash2 divide keys, and not under a block mask. It has
+    /// no effect on the backward pass, nor on the CPU.
     pub fn split_kv(self, split_kv: impl Into<SplitKv>) -> Self {
         self.with(|problem| problem.split_kv = split_kv.into())
     }
 
-    /// Keys and values lie in pages: see [`Pages`]. In the forward pass alone, and not beside packed keys or a block mask. `seqlen_k` is then
+    /// Keys and values are in pages: see [`Pages`]. Only in the forward pass, and not with packed keys or a block mask. `seqlen_k` is then
     /// the most rows that a sequence has.
     pub fn pages(self, pages: Pages) -> Self {
         self.with(|problem| problem.pages = Some(pages))
     }
 
-    /// Keys and values are in 8 bits, with scales: see [`Fp8Kv`]. In the forward pass alone.
+    /// Keys and values are in 8 bits, with scales: see [`Fp8Kv`]. Only in the forward pass.
     pub fn fp8_kv(self, scales: Fp8Kv) -> Self {
         self.with(|problem| problem.fp8_kv = Some(scales))
     }
@@ -130,8 +130,7 @@ impl ProblemBuilder {
         self.with(|problem| problem.order = order)
     }
 
-    /// The problem; an error names a size that was not set. Whether the sizes make sense is checked by whoever uses
-    /// the problem: see [`crate::validate`].
+    /// The problem; an error names a size that was not set. The calls that take the problem check its sizes: see [`crate::validate`].
     pub fn build(self) -> Result<Problem, ProblemError> {
         let mut unset = SIZES.into_iter().zip(self.unset);
         if let Some((field, _)) = unset.find(|(_, unset)| *unset) {

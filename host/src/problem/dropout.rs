@@ -14,7 +14,7 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// Of a probability; neither no weight nor every one is dropped.
+    /// From a probability: at least one weight in 256 is dropped, and at least one kept.
     pub(crate) fn of(p: f32) -> Dropout {
         let dropped = (p * BYTES as f32).round() as u32;
         Dropout {
@@ -22,7 +22,7 @@ impl Dropout {
         }
     }
 
-    /// Of 256 random bytes, how many keep a weight: those below this number.
+    /// A weight is kept if its random byte is below this number.
     pub fn kept_bytes(self) -> u32 {
         self.kept
     }
@@ -39,25 +39,26 @@ impl Dropout {
 }
 
 impl ProblemBuilder {
-    /// Drops weights of the softmax at random, each with probability `p`, and divides the others by the probability that they are kept:
+    /// Drops weights of the softmax at random, each with probability `p`, and divides the others by the probability of being kept:
     ///
     /// ```text
     /// o = (mask ∘ softmax(s)) v / keep
     /// ```
     ///
-    /// `p` is at least 0, which drops none, and less than 1. It is rounded to a multiple of 1/256, at least 1/256 and at most 255/256, and `keep` is 1 minus
-    /// what it is rounded to ([`Dropout::keep_probability`]). lse is that of all weights. The backward pass drops the same ones; it is given the same seed and
-    /// offset ([`Inputs::dropout_rng`](crate::Inputs::dropout_rng)).
+    /// `p` is at least 0, which drops none, and less than 1. It is rounded to a multiple of 1/256, at least 1/256 and at most 255/256, and `keep` is
+    /// 1 minus the rounded value ([`Dropout::keep_probability`]). lse is that of all weights. Give the backward pass the same seed and offset: it
+    /// then drops the same weights ([`Inputs::dropout_rng`](crate::Inputs::dropout_rng)).
     ///
-    /// Whether a weight is dropped depends on seed, offset, batch entry (of packed queries, sequence), query head, query and key alone, and not on the device, the algorithm or the
-    /// pass. The random numbers are those of Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), a byte for each weight;
-    /// [`dropout_mask`](crate::dropout_mask) gives all of them. On every backend, beside every mask, expressions, lengths, pages, sinks and grouped heads; not where
-    /// keys and values are in 8 bits, nor where values are columns of the keys.
+    /// Whether a weight is dropped depends only on seed, offset, batch entry (or packed sequence), query head, query and key, and not on the device,
+    /// the algorithm or the pass. The random numbers are those of Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"),
+    /// a byte for each weight;
+    /// [`dropout_mask`](crate::dropout_mask) gives all of them. Every backend has it, with every mask, expressions, lengths, pages, sinks and
+    /// grouped heads, but not with keys and values in 8 bits, nor with values that are columns of the keys.
     ///
     /// ```
     /// use ferroflash::{Attention, Device, Dtype, Inputs, Outputs, Problem, Tensor, TensorMut, dropout_mask};
     ///
-    /// // One query and four keys of equal scores, whose values are 1: o is the share of weights that were kept, divided by what it is on average.
+    /// // One query and four keys of equal scores, whose values are 1: o is the share of weights that were kept, divided by its average.
     /// let problem = Problem::builder(Dtype::F32).seqlen_q(1).seqlen_k(4).heads(1).head_dim(1).dropout(0.5).build()?;
     /// let (q, k, v) = ([0f32], [0f32; 4], [1f32; 4]);
     /// let inputs = Inputs::new(
@@ -79,7 +80,7 @@ impl ProblemBuilder {
 }
 
 impl Problem {
-    /// The probability that was asked for; 0 where no weight is dropped.
+    /// The probability that was asked for; 0 without dropout.
     pub fn dropout_p(&self) -> f32 {
         self.dropout.get()
     }
@@ -90,7 +91,7 @@ impl Problem {
         (p > 0.0).then(|| Dropout::of(p))
     }
 
-    /// Sinks and dropout in words, where there are some: `, sinks, dropout 0.1015625`.
+    /// Sinks and dropout in words, if there are any: `, sinks, dropout 0.1015625`.
     pub(crate) fn sinks_and_dropout(&self) -> String {
         let sinks = if self.has_sinks() { ", sinks" } else { "" };
         let dropout = self.dropout().map_or(String::new(), |dropout| {

@@ -1,4 +1,4 @@
-//! What the expressions of a problem make together: what kernels are given, and what calls have to give.
+//! The combined expressions of a problem: what kernels are given, and what calls have to give.
 
 use std::hash::{Hash, Hasher};
 
@@ -8,7 +8,7 @@ use ferroflash_expression::{
     Param, ReadDims, Tensor, Use, mask_mapping,
 };
 
-/// An edit with its lists. It stays for as long as the process.
+/// An edit with its parameters and tensors. It lives as long as the process.
 #[derive(Debug)]
 pub(crate) struct EditParts {
     kept: Kept,
@@ -17,11 +17,11 @@ pub(crate) struct EditParts {
     unit: Unit,
     /// What finds blocks that the mask hides.
     mask_mapping: Option<MaskMapping>,
-    /// Why the expressions do not go together, if they do not.
+    /// Why the expressions cannot be combined, if they cannot.
     fault: Option<ExpressionError>,
     /// Why the score has no derivative, if it has none.
     no_derivative: Option<ExpressionError>,
-    /// What gives the gradient of each tensor, or why it has none.
+    /// The edit for the gradient of each tensor, or why it has none.
     gradients: Vec<Result<(ReadDims, Kept), NoReadDims>>,
 }
 
@@ -37,14 +37,14 @@ pub(crate) struct ReadOf {
 /// How a dimension is indexed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DimUse {
-    /// Whether kernels move some index into the tensor, and count its distance from the first element in 32 bits.
+    /// Whether kernels clamp some index into the tensor, and compute its offset from the first element in 32 bits.
     pub(crate) is_clamped: bool,
-    /// Sequences or heads that are indices as they are: the dimension has to have as many elements.
+    /// Sequences or heads that index the dimension directly: it has to have as many elements.
     pub(crate) unclamped: Vec<Index>,
 }
 
 impl EditParts {
-    /// Of a score and a mask, of which there is one at least.
+    /// The edit of a score and a mask, at least one of which is given.
     pub(crate) fn new(score: Option<Expression>, mask: Option<Expression>) -> EditParts {
         let derivative = score.as_ref().map(Expression::derivative_by_score);
         let (derivative, no_derivative) = match derivative {
@@ -89,7 +89,7 @@ impl EditParts {
         self.kept
     }
 
-    /// Whether gradients of scores change by more than what is hidden: the derivative is not 1 everywhere.
+    /// Whether gradients of scores change beyond the mask: the derivative is not 1 everywhere.
     pub(crate) fn has_gradient(&self) -> bool {
         self.kept.edit().has_gradient()
     }
@@ -99,22 +99,22 @@ impl EditParts {
         self.mask_mapping.as_ref()
     }
 
-    /// What edited scores are measured in.
+    /// The unit of edited scores.
     pub(crate) fn unit(&self) -> Unit {
         self.unit
     }
 
-    /// Values that calls give, in the order of their places.
+    /// Parameters that calls give, in the order of their indices.
     pub(crate) fn params(&self) -> &[Param] {
         &self.params
     }
 
-    /// Tensors that calls give, in the order of their places.
+    /// Tensors that calls give, in the order of their indices.
     pub(crate) fn tensors(&self) -> &[ReadOf] {
         &self.tensors
     }
 
-    /// Why the expressions do not go together, if they do not.
+    /// Why the expressions cannot be combined, if they cannot.
     pub(crate) fn fault(&self) -> Option<&ExpressionError> {
         self.fault.as_ref()
     }
@@ -124,14 +124,13 @@ impl EditParts {
         self.no_derivative.as_ref()
     }
 
-    /// How the score reads the tensor at this place, and the edit whose derivative is by the element that it reads; or why the tensor has no
-    /// gradient.
+    /// How the score reads the tensor with this index, and the edit with the derivative by the element that it reads; or why the tensor has no gradient.
     pub(crate) fn gradient_of(&self, place: usize) -> Result<&(ReadDims, Kept), NoReadDims> {
         let gradient = self.gradients.get(place).ok_or(NoReadDims::NotRead)?;
         gradient.as_ref().map_err(|&why| why)
     }
 
-    /// A name that means one thing in the score and another in the mask.
+    /// A name with different meanings in the score and in the mask.
     fn conflict(&self) -> Option<ExpressionError> {
         let params = self.params.iter();
         let params = params.map(|param| (&param.name, Use::Param(param.ty)));
@@ -164,7 +163,7 @@ impl EditParts {
         })
     }
 
-    /// Asks the program of kernels, which alone knows what it clamps.
+    /// Asks the kernels' program, as only that knows what it clamps.
     fn note_index_uses(&mut self) {
         // Where values lie makes no difference to it.
         let places = ParamOffsets {
@@ -193,7 +192,7 @@ impl EditParts {
     }
 }
 
-/// What gives the gradient of a tensor: an edit with the derivative by its elements.
+/// The edit for the gradient of a tensor: with the derivative by its elements.
 fn gradient(edit: &Edit, place: u8) -> Result<(ReadDims, Kept), NoReadDims> {
     // Tensors of the score are the first of all.
     let score = edit.score.as_ref().ok_or(NoReadDims::NotRead)?;

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// Keys and values are 8-bit floating-point numbers of the format e4m3 (OCP 8-bit Floating Point Specification; `float8::F8E4M3`), which is half
-/// of the memory and of the time to read it. An element of k stands for itself times the scale of its sequence or page and its head, from
-/// [`Inputs::k_descale`](crate::Inputs::k_descale); one of v likewise. Queries and results keep the problem's type, and products and
-/// sums are as exact as with keys and values of 16 bits: the error is that of rounding keys and values to three bits behind the leading one.
+/// Keys and values are 8-bit floating-point numbers of the format e4m3 (OCP 8-bit Floating Point Specification; `float8::F8E4M3`), which halves the
+/// memory and the time to read it. The value of an element of k is the element times the scale of its sequence or page and its head, from
+/// [`Inputs::k_descale`](crate::Inputs::k_descale); likewise for v. Queries and results keep the problem's type, and products and sums are as exact
+/// as with keys and values of 16 bits: the error is that of rounding keys and values to three bits of mantissa.
 ///
 /// ```
 /// use ferroflash::{Attention, Device, Dtype, Fp8Kv, Inputs, Outputs, Problem, Tensor, TensorMut};
@@ -35,7 +35,7 @@ use std::fmt;
 pub enum Fp8Kv {
     /// Scales are f32 `[batch, heads_k]`.
     PerSequence,
-    /// Scales are f32 `[n_pages, heads_k]`, of each page of the pool: only where there are pages.
+    /// Scales are f32 `[n_pages, heads_k]`, for each page of the pool: only with pages.
     PerPage,
 }
 

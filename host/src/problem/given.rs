@@ -1,4 +1,4 @@
-//! Which of the optional inputs calls give.
+//! The optional inputs that calls give.
 
 use ferroflash_kernels::params::{Argument, Extent, VectorType};
 
@@ -7,10 +7,10 @@ use crate::dtype::ScalarType;
 use crate::terms::ArgumentSet;
 
 impl ProblemBuilder {
-    /// Calls give this one of the [`optional_inputs`](ferroflash_kernels::optional_inputs), and one that leaves it out is refused.
+    /// States that calls give this one of the [`optional_inputs`](ferroflash_kernels::optional_inputs). A call that leaves it out is refused.
     ///
-    /// A call needs no such word: whatever [`Inputs`](crate::Inputs) give is there. It is for what is worked out ahead of any call,
-    /// as [`Attention::explain`](crate::Attention::explain) does. What is no such input changes nothing.
+    /// A call does not need it: its [`Inputs`](crate::Inputs) say what is given. It is for plans made before a call, such as those of
+    /// [`Attention::explain`](crate::Attention::explain). An argument that is not an optional input changes nothing.
     pub fn giving(self, argument: Argument) -> Self {
         let given = [argument].into_iter().collect();
         self.with(|problem| *problem = problem.with_given(given))
@@ -47,7 +47,7 @@ impl Problem {
         self.given.contains(argument)
     }
 
-    /// Type and number of elements of one of the optional inputs; `None`: it is none of them.
+    /// Type and number of elements of one of the optional inputs; `None` for any other argument.
     pub fn optional_input(&self, argument: Argument) -> Option<(ScalarType, usize)> {
         let input = argument.optional_input()?;
         let dtype = match input.dtype {
@@ -66,7 +66,7 @@ impl Problem {
         self.gives(Argument::Sinks)
     }
 
-    /// The same problem of calls that give those of these which are optional inputs, too.
+    /// The same problem for calls that also give these optional inputs; other arguments are ignored.
     pub(crate) fn with_given(&self, arguments: ArgumentSet) -> Problem {
         Problem {
             given: self.given.union(arguments.optional_inputs()),

@@ -1,4 +1,4 @@
-//! What is to be merged: the shape and the type of o over two parts of the keys.
+//! The description of a merge: the shape and the type of o over two parts of the keys.
 
 use std::fmt;
 
@@ -8,8 +8,7 @@ use crate::dtype::Dtype;
 /// o and lse over two parts of the keys, to be merged into those over all of them: see [`crate::Merge`]. Plain data.
 ///
 /// Every o is `[batch, seqlen, heads, head_dim]`, every lse f32 `[batch, heads, seqlen]`, contiguous. Packed sequences are one batch
-/// entry: o is `[total, heads, head_dim]`, lse `[heads, total]`. How many keys the parts have does not matter, nor which of them a
-/// query sees.
+/// entry: o is `[total, heads, head_dim]`, lse `[heads, total]`. The number of keys of the parts does not matter, nor which of them a query sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MergeProblem {
     dtype: Dtype,
@@ -17,18 +16,18 @@ pub struct MergeProblem {
 }
 
 impl MergeProblem {
-    /// Of outputs `[batch, seqlen, heads, head_dim]`.
+    /// For outputs `[batch, seqlen, heads, head_dim]`.
     pub fn new(dtype: Dtype, shape: [usize; 4]) -> MergeProblem {
         MergeProblem { dtype, shape }
     }
 
-    /// Of outputs of packed sequences, `[total, heads, head_dim]`.
+    /// For outputs of packed sequences, `[total, heads, head_dim]`.
     pub fn packed(dtype: Dtype, shape: [usize; 3]) -> MergeProblem {
         let [total, heads, head_dim] = shape;
         MergeProblem::new(dtype, [1, total, heads, head_dim])
     }
 
-    /// Of the outputs of this problem's forward pass.
+    /// For the outputs of this problem's forward pass.
     pub fn of(problem: &Problem) -> MergeProblem {
         MergeProblem::new(problem.dtype(), problem.shape_o())
     }
@@ -49,7 +48,7 @@ impl MergeProblem {
         [batch, heads, seqlen]
     }
 
-    /// Number of rows: batch · heads · seqlen. As many as 64 bits count where there are more.
+    /// Number of rows: batch · heads · seqlen. Saturates.
     pub fn n_rows(&self) -> u64 {
         let product = |n: u64, &size: &usize| n.saturating_mul(size as u64);
         match self.shape_lse() {

@@ -1,16 +1,16 @@
-//! Rows that come in sequences, for operations that ask at which position each one stands.
+//! Rows of sequences, for operations that need the position of each.
 
 /// The rows of a tensor, by sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum NewRows {
     /// `[batch, seqlen, heads, head_dim]`.
     Padded { seqlen: usize },
-    /// `[total, heads, head_dim]`, one sequence behind the other.
+    /// `[total, heads, head_dim]`, one sequence after the other.
     Packed { total: usize },
 }
 
 impl NewRows {
-    /// Shape of a tensor of these rows, of so many sequences.
+    /// Shape of a tensor of these rows, for `batch` sequences.
     pub(crate) fn shape(self, batch: usize, heads: usize, head_dim: usize) -> [usize; 4] {
         match self {
             NewRows::Padded { seqlen } => [batch, seqlen, heads, head_dim],
@@ -18,7 +18,7 @@ impl NewRows {
         }
     }
 
-    /// Rows of a sequence where they are padded; of all sequences where they are packed.
+    /// Rows of a sequence if padded; of all sequences if packed.
     pub(crate) fn seqlen(self) -> usize {
         match self {
             NewRows::Padded { seqlen } => seqlen,
@@ -26,7 +26,7 @@ impl NewRows {
         }
     }
 
-    /// Rows of all sequences; as many as 64 bits count where there are more.
+    /// Rows of all sequences. Saturates.
     pub(crate) fn n_rows(self, batch: usize) -> u64 {
         match self {
             NewRows::Padded { seqlen } => (batch as u64).saturating_mul(seqlen as u64),

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-/// Keys and values lie in the pages of a pool, `[n_pages, page_size, heads_k, head_dim]` with any strides, and
+/// Keys and values are in the pages of a pool, `[n_pages, page_size, heads_k, head_dim]` with any strides, and
 /// [`Inputs::page_table`](crate::Inputs::page_table), i32 `[batch, columns]`, says which page of the pool each page of a sequence is
 /// (PagedAttention; Kwon et al. 2023). Row `r` of a sequence is row `r % page_size` of its page `r / page_size`. Sequences may share
-/// pages. A sequence has [`Inputs::seqused_k`](crate::Inputs::seqused_k) rows; what lies behind them in its last page, NaN too, is not read into a result, nor
-/// are entries of the table behind it. A sequence may begin at any row, of any of its pages: [`Inputs::leftpad_k`](crate::Inputs::leftpad_k) says at
-/// which. What lies in front of it is read as little. Where sequences have several pages, `flash3` is slower beside `leftpad_k`, as it copies each row by
-/// itself; `flash2` is then preferred where it has the head_dim. A table of one column chooses entries of a cache without pages.
+/// pages. A sequence has [`Inputs::seqused_k`](crate::Inputs::seqused_k) rows. The rest of its last page, which may be NaN, does not enter any
+/// result, nor do later entries of the table. A sequence may begin at any row of any of its pages: [`Inputs::leftpad_k`](crate::Inputs::leftpad_k)
+/// gives the row. Rows before it do not enter any result either. If sequences have several pages, `flash3` is slower with `leftpad_k`, as it copies
+/// each row by itself; `flash2` is then preferred if it has the head_dim. A table of one column selects entries of a cache without pages.
 ///
 /// ```
 /// use ferroflash::{Attention, Device, Dtype, Inputs, Mask, Outputs, Pages, Problem, Tensor, TensorMut};
@@ -23,7 +23,7 @@ use std::fmt;
 ///     .head_dim(1)
 ///     .mask(Mask::Causal)
 ///     .build()?;
-/// // The row of page p that comes first holds the value 10p, the other 10p + 1; all keys are alike.
+/// // The first row of page p has the value 10p, the other 10p + 1; all keys are equal.
 /// let (q, k) = ([1f32; 2], [0f32; 10]);
 /// let v = [0f32, 1., 10., 11., 20., 21., 30., 31., 40., 41.];
 /// let (table, lens) = ([4, 0, 0, 2, 4, 1], [3, 6]);
@@ -46,8 +46,8 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// A pool of so many pages, each of so many rows: at least 1, up to 256 in the engines that there are. The table has as many columns
-    /// as the longest sequence has pages.
+    /// A pool of this many pages, each of `page_size` rows: at least 1; inference engines use up to 256. The table has as many columns as the
+    /// longest sequence has pages.
     pub const fn new(n_pages: usize, page_size: usize) -> Pages {
         Pages {
             n_pages,
@@ -56,7 +56,7 @@ impl Pages {
         }
     }
 
-    /// With a table of so many columns: at least as many as the longest sequence has pages.
+    /// With a table of this many columns: at least as many as the longest sequence has pages.
     #[must_use]
     pub const fn columns(self, columns: usize) -> Pages {
         Pages {
@@ -75,12 +75,12 @@ impl Pages {
         self.page_size
     }
 
-    /// Columns of the table, where the longest sequence has so many rows.
+    /// Columns of the table, if the longest sequence has this many rows.
     pub fn n_columns(self, seqlen_k: usize) -> usize {
         self.columns.unwrap_or_else(|| self.n_slots(seqlen_k))
     }
 
-    /// Pages of a sequence of so many rows.
+    /// Pages of a sequence of this many rows.
     pub fn n_slots(self, seqlen: usize) -> usize {
         seqlen.div_ceil(self.page_size.max(1))
     }

@@ -1,4 +1,4 @@
-//! What is to be rotated by a rotary position embedding.
+//! The description of a rotation by a rotary position embedding.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub struct RotateProblem {
 }
 
 impl RotateProblem {
-    /// Of tensors `[batch, seqlen, heads, head_dim]`.
+    /// For tensors `[batch, seqlen, heads, head_dim]`.
     pub fn new(dtype: Dtype, shape: [usize; 4], turns: Turns) -> RotateProblem {
         let [batch, seqlen, heads, head_dim] = shape;
         RotateProblem {
@@ -31,8 +31,7 @@ impl RotateProblem {
         }
     }
 
-    /// Of so many packed sequences, `[total, heads, head_dim]`: [`RotateInputs::cu_seqlens`](crate::RotateInputs::cu_seqlens) says where each
-    /// begins.
+    /// For this many packed sequences, `[total, heads, head_dim]`: [`RotateInputs::cu_seqlens`](crate::RotateInputs::cu_seqlens) has the first row of each.
     pub fn packed(dtype: Dtype, batch: usize, shape: [usize; 3], turns: Turns) -> RotateProblem {
         let [total, heads, head_dim] = shape;
         RotateProblem {

@@ -1,4 +1,4 @@
-//! Scores and masks that are expressions: what a problem has beside its [`Mask`].
+//! Scores and masks that are expressions, in addition to a problem's [`Mask`].
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,10 +12,10 @@ use ferroflash_expression::{
 use super::edit::EditParts;
 use super::{Mask, Problem, ProblemBuilder};
 
-/// What takes the place of every score before the softmax: an expression, traced once from a closure.
+/// A replacement for every score before the softmax: an expression, traced once from a closure.
 ///
-/// It stays for as long as the process, as the kernels do that are compiled for it. So equal ones are one, and a copy is as cheap as that of a
-/// number. A program makes each once; values that change from call to call are parameters and tensors. See [`ProblemBuilder::score`].
+/// It lives as long as the process, as do the kernels compiled for it. Equal expressions are stored once, and a copy is as cheap as that of a
+/// number. Make each expression once; values that change from call to call are parameters and tensors. See [`ProblemBuilder::score`].
 ///
 /// ```
 /// use ferroflash::Score;
@@ -27,7 +27,7 @@ use super::{Mask, Problem, ProblemBuilder};
 #[derive(Clone, Copy)]
 pub struct Score(&'static Expression);
 
-/// Which keys a query sees: an expression, traced once from a closure. It stays for as long as the process, as [`Score`] does. See
+/// Which keys a query sees: an expression, traced once from a closure. It lives as long as the process, as a [`Score`] does. See
 /// [`ProblemBuilder::mask_expression`].
 ///
 /// ```
@@ -47,14 +47,14 @@ pub struct MaskExpression(&'static Expression);
 static KEPT: Pool<Expression> = Pool::new();
 
 impl Score {
-    /// The value of a closure that is given the score, q · k times softmax_scale, and where it lies.
+    /// Traces a closure of the score, q · k times softmax_scale, and its position.
     pub fn new<R: Operand<Handle = Num>>(
         f: impl FnOnce(Num, At) -> R,
     ) -> Result<Score, ExpressionError> {
         Score::from_expression(Expression::score(f)?)
     }
 
-    /// An expression whose value is a number.
+    /// From an expression whose value is a number.
     pub fn from_expression(expression: Expression) -> Result<Score, ExpressionError> {
         if expression.is_mask() {
             let (given, wanted) = (Type::Bool, Type::F32);
@@ -70,14 +70,14 @@ impl Score {
 }
 
 impl MaskExpression {
-    /// The value of a closure that is given where a score lies: whether the query sees the key.
+    /// Traces a closure of the position of a score: whether the query sees the key.
     pub fn new<R: Operand<Handle = Cond>>(
         f: impl FnOnce(At) -> R,
     ) -> Result<MaskExpression, ExpressionError> {
         MaskExpression::from_expression(Expression::mask(f)?)
     }
 
-    /// An expression whose value is a truth value.
+    /// From an expression whose value is a truth value.
     pub fn from_expression(expression: Expression) -> Result<MaskExpression, ExpressionError> {
         if !expression.is_mask() {
             let (given, wanted) = (Type::F32, Type::Bool);
@@ -142,14 +142,14 @@ handle!(MaskExpression);
 pub(crate) struct Expressions {
     score: Option<Score>,
     mask: Option<MaskExpression>,
-    /// What both make; none where there are none.
+    /// Their combined edit; none without expressions.
     edit: Option<&'static EditParts>,
 }
 
-/// What expressions make.
+/// The edits of expressions.
 type Edits = HashMap<(Option<Score>, Option<MaskExpression>), &'static EditParts>;
 
-/// All that expressions have made. There are no more of them than kernels that are compiled for them.
+/// All edits so far. There are no more of them than kernels compiled for them.
 static EDITS: Mutex<Option<Edits>> = Mutex::new(None);
 
 impl Expressions {
@@ -184,7 +184,7 @@ impl fmt::Debug for Expressions {
     }
 }
 
-/// `, score cap * tanh(score / cap), mask k <= q`; nothing where there are none.
+/// `, score cap * tanh(score / cap), mask k <= q`; empty without expressions.
 impl fmt::Display for Expressions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(score) = self.score {
@@ -198,18 +198,18 @@ impl fmt::Display for Expressions {
 }
 
 impl ProblemBuilder {
-    /// An expression that takes the place of every score before the softmax.
+    /// An expression that replaces every score before the softmax.
     ///
     /// The closure of [`Score::new`] gets the score `s`, q · k times softmax_scale, in natural units: the softmax takes `exp` of what it
-    /// returns. It also gets where the score lies: `at.q` and `at.k` count from the first query and key of the sequence, which has
-    /// `at.seqlen_q` and `at.seqlen_k` of them; `at.batch` is the sequence, `at.head` the query head and `at.kv_head` the head of keys and
-    /// values. Values that change from call to call are parameters (`at.f32("cap")`) and tensors (`at.tensor_f32("bias", [at.head, at.q, at.k])`),
+    /// returns. It also gets the position of the score: `at.q` and `at.k` count from the first query and key of the sequence, which has
+    /// `at.seqlen_q` queries and `at.seqlen_k` keys; `at.batch` is the sequence, `at.head` the query head and `at.kv_head` the KV head. Values that
+    /// change from call to call are parameters (`at.f32("cap")`) and tensors (`at.tensor_f32("bias", [at.head, at.q, at.k])`),
     /// which [`Inputs::score_param`](crate::Inputs::score_param) and [`Inputs::score_tensor`](crate::Inputs::score_tensor) give by name.
     ///
-    /// The masks and the block mask hide keys as without it. Rows whose keys are all hidden give o = 0, lse = −∞. The backward pass
-    /// multiplies the gradient of a score by the derivative of the expression. A tensor that has an element for every query and key, such as a
-    /// bias, gets a gradient where a call asks for it ([`Gradients::d_score_tensor`](crate::Gradients::d_score_tensor) says which do);
-    /// parameters and other tensors, such as slopes or a table of distances, get none, and what a mask reads gets none. An expression that
+    /// The masks and the block mask hide keys as without the expression. Rows whose keys are all hidden give o = 0, lse = −∞. The backward pass
+    /// multiplies the gradient of a score by the derivative of the expression. A tensor with an element for every query and key, such as a bias,
+    /// gets a gradient if a call asks for it ([`Gradients::d_score_tensor`](crate::Gradients::d_score_tensor) lists such tensors). Parameters and
+    /// other tensors, such as slopes or a table of distances, get none, nor do tensors that a mask reads. An expression that
     /// gives NaN or +∞ gives NaN results.
     ///
     /// ```
@@ -251,10 +251,10 @@ impl ProblemBuilder {
         })
     }
 
-    /// An expression that says which keys a query sees: those of the problem's [`Mask`] and its block mask for which it is true. Terms that are sides of a band around
-    /// the diagonal, such as `k <= q`, run as the built-in mask does. Of the rest, on a GPU
-    /// `flash3` and `flash2` skip blocks of 128 queries and 128 keys that it hides, which a kernel finds before the pass, where that pays; a
-    /// [`Plan`](crate::plan::Plan) says whether they do, and why not. The CPU and `standard` compute the scores that it hides.
+    /// An expression that says which keys a query sees: of the keys that the problem's [`Mask`] and its block mask show, those for which it is true.
+    /// Terms that bound a band around the diagonal, such as `k <= q`, run as the built-in mask does. For the rest, on a GPU `flash3` and `flash2`
+    /// skip blocks of 128 queries and 128 keys that the expression hides. A kernel finds these blocks before the pass, if that pays; a
+    /// [`Plan`](crate::plan::Plan) says whether it does, and why not. The CPU and `standard` compute the hidden scores, too.
     ///
     /// ```
     /// use ferroflash::{Attention, Device, Dtype, Inputs, Mask, Outputs, Problem, Tensor, TensorMut};
@@ -280,17 +280,17 @@ impl ProblemBuilder {
 }
 
 impl Problem {
-    /// The expression that takes the place of every score.
+    /// The expression that replaces every score.
     pub fn score(&self) -> Option<Score> {
         self.expressions.score
     }
 
-    /// The expression that hides keys beside the mask.
+    /// The expression that hides keys in addition to the mask.
     pub fn mask_expression(&self) -> Option<MaskExpression> {
         self.expressions.mask
     }
 
-    /// The same problem with a band in its mask, and what is left of the mask expression.
+    /// The same problem with a band in its mask, and the rest of the mask expression.
     pub(crate) fn with_band(&self, sides: Sides, rest: Option<Expression>) -> Problem {
         let side = |side: Option<u32>| side.map(|places| places as usize);
         let mask = rest.map(|rest| MaskExpression(KEPT.keep(rest)));
@@ -306,7 +306,7 @@ impl Problem {
         self.expressions
     }
 
-    /// What its expressions make.
+    /// The combined edit of its expressions.
     pub(crate) fn edit_parts(&self) -> Option<&'static EditParts> {
         self.expressions.edit
     }

@@ -7,7 +7,7 @@ use crate::error::{ProblemError, ScoreError};
 use crate::tensor::Layout;
 
 impl Problem {
-    /// Elements of the block mask's map; 0 where there is none, the largest number where it is larger.
+    /// Elements of the block mask's map; 0 if there is none. Saturates.
     pub(crate) fn n_blocks(&self) -> u64 {
         let product = |shape: [usize; 4]| {
             let sizes = shape.iter();
@@ -22,13 +22,13 @@ impl Problem {
             .is_some_and(|pages| pages.n_slots(self.seqlen_k) > 1)
     }
 
-    /// Entries of the table of pages; 0 where there are none, the largest number where there are more.
+    /// Entries of the page table; 0 if there is none. Saturates.
     pub(crate) fn n_table_entries(&self) -> u64 {
         let columns = self.pages.map_or(0, |pages| pages.n_columns(self.seqlen_k));
         (self.batch as u64).saturating_mul(columns as u64)
     }
 
-    /// Scales of k, and of v; 0 where they have none, the largest number where there are more.
+    /// Scales of k, and of v; 0 if they have none. Saturates.
     pub(crate) fn n_scales(&self) -> u64 {
         let each = match (self.fp8_kv, self.pages) {
             (None, _) => 0,
@@ -38,7 +38,7 @@ impl Problem {
         (each as u64).saturating_mul(self.heads_k as u64)
     }
 
-    /// How many different values an index of a tensor has that a score reads; one where it is 0.
+    /// The number of values of an index into a tensor that a score reads; one if the index is 0.
     pub(crate) fn extent_of(&self, index: Option<Index>) -> usize {
         match index {
             Some(Index::Batch) => self.batch,
@@ -78,7 +78,7 @@ impl Problem {
             .collect())
     }
 
-    /// How many (query, key) pairs of one head see each other by the mask, in one batch entry; what a block mask says does not count.
+    /// How many (query, key) pairs of one head see each other by the mask, in one batch entry; a block mask is ignored.
     pub fn visible_pairs(&self) -> u64 {
         let (left, right) = self.mask.window();
         let (n_q, n_k) = (self.seqlen_q as i128, self.seqlen_k as i128);
@@ -92,7 +92,7 @@ impl Problem {
         (0..n_q).map(of_query).sum::<i128>() as u64
     }
 
-    /// Elements of lse: batch · heads_q · seqlen_q, of packed queries heads_q · total_q; or the largest number where it is larger.
+    /// Elements of lse: batch · heads_q · seqlen_q, with packed queries heads_q · total_q. Saturates.
     pub(crate) fn n_rows(&self) -> u64 {
         let [batch, rows, heads, _] = self.shape_q();
         [batch, rows, heads]
@@ -101,7 +101,7 @@ impl Problem {
     }
 
     /// The layout of the weights: `[batch, heads_q, seqlen_q, columns]`, contiguous, where `columns` is `seqlen_k`
-    /// rounded up to a multiple of 8 and what lies beyond `seqlen_k` means nothing.
+    /// rounded up to a multiple of 8, and elements beyond `seqlen_k` are undefined.
     pub fn weights_layout(&self) -> Result<Layout, ProblemError> {
         let columns = self
             .seqlen_k
@@ -135,8 +135,7 @@ impl Problem {
         }
     }
 
-    /// Shape of v and of its gradient: as [`Problem::shape_k`], with head_dim_v columns. Where the values are in the keys, of what they are
-    /// there.
+    /// Shape of v and of its gradient: as [`Problem::shape_k`], with head_dim_v columns. If the values are in the keys, the shape of those columns.
     pub fn shape_v(&self) -> [usize; 4] {
         let [entries, rows, heads, _] = self.shape_k();
         [entries, rows, heads, self.head_dim_v()]

@@ -8,7 +8,7 @@ use super::{Precision, Problem};
 use crate::terms::constant;
 
 impl Problem {
-    /// On which sides the mask hides a key from some query. A causal mask over a single query, for instance, hides none.
+    /// The sides on which the mask hides a key from some query. A causal mask over a single query, for instance, hides none.
     pub(crate) fn bounds(&self) -> Bounds {
         let hides =
             |side: Option<usize>, seqlen: usize| side.is_some_and(|n| n < seqlen.saturating_sub(1));
@@ -27,7 +27,7 @@ impl Problem {
         self.bounds().work()
     }
 
-    /// The mask's sides, as kernels take them for sequences of these lengths; where a side hides nothing, kernels do not look at it.
+    /// The mask's sides, as kernels take them for sequences of these lengths; kernels do not look at a side that hides nothing.
     pub(crate) fn window_of(&self, seqlen_q: u32, seqlen_k: u32) -> Window {
         let bounds = self.bounds();
         let (n_left, n_right) = self.mask.window();
@@ -50,7 +50,7 @@ impl Problem {
         Band::new(seqlen_q, seqlen_k, window, self.bounds())
     }
 
-    /// What its kernels are compiled with.
+    /// The constants that its kernels are compiled with.
     pub(crate) fn spec(&self) -> Spec {
         let bounds = self.bounds();
         let with = |spec: Spec, has: bool, constant| if has { spec.with(constant) } else { spec };

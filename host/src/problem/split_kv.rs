@@ -7,18 +7,18 @@ use std::str::FromStr;
 /// [`ProblemBuilder::split_kv`](super::ProblemBuilder::split_kv).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SplitKv {
-    /// As planning finds it fastest: it knows the batch and the longest lengths, and the device.
+    /// The planner chooses what it predicts to be fastest for the batch, the longest lengths and the device.
     #[default]
     Auto,
-    /// Not at all.
+    /// The keys are not divided.
     Never,
-    /// Into splits of so many, rounded up to whole blocks of the kernel; at least 1. Where a sequence is cut then depends on its own
-    /// length alone, so its results have the same bits in whatever batch it is.
+    /// Splits of this many keys, rounded up to whole blocks of the kernel; at least 1. The splits of a sequence then depend only on its own length,
+    /// so its results have the same bits in any batch.
     Keys(usize),
 }
 
 impl SplitKv {
-    /// Keys of a split, where they are given.
+    /// Keys of a split, if given.
     pub fn keys(self) -> Option<usize> {
         match self {
             SplitKv::Keys(keys) => Some(keys),
@@ -27,14 +27,14 @@ impl SplitKv {
     }
 }
 
-/// Splits of so many keys.
+/// Splits of this many keys.
 impl From<usize> for SplitKv {
     fn from(keys: usize) -> Self {
         SplitKv::Keys(keys)
     }
 }
 
-/// As it is displayed; a number that is no `usize` is refused.
+/// The inverse of `Display`; a number that does not fit `usize` is refused.
 impl FromStr for SplitKv {
     type Err = String;
 

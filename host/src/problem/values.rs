@@ -1,11 +1,11 @@
-//! Values: how many columns they have, and whether they are columns of the keys.
+//! The columns of v, and values that are columns of the keys.
 
 use super::{Problem, ProblemBuilder};
 
 /// Where the values are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Values {
-    /// In a tensor of their own.
+    /// In a separate tensor.
     Given,
     /// In the first columns of the keys.
     InKeys,
@@ -44,9 +44,9 @@ impl ProblemBuilder {
     }
 
     /// The value of a key is the first [`head_dim_v`](ProblemBuilder::head_dim_v) columns of its row, and no v is given:
-    /// [`Inputs::latent`](crate::Inputs::latent). In the forward pass alone, and not of keys in 8 bits.
+    /// [`Inputs::latent`](crate::Inputs::latent). Only in the forward pass, and not with keys in 8 bits.
     ///
-    /// So is the absorbed form of multi-head latent attention (DeepSeek-V2, section 2.1), in which it decodes: one KV head, whose rows are
+    /// This is the absorbed form of multi-head latent attention (DeepSeek-V2, section 2.1), which is used for decode: one KV head, whose rows are
     /// the 512 columns of the latent vector and the 64 that carry the position.
     ///
     /// ```

@@ -1,11 +1,11 @@
-//! How fast each pair turns, and how models stretch that to longer sequences than they were trained on.
+//! The frequency of each pair, and how models scale it for longer sequences than they were trained on.
 
 use std::f64::consts::TAU;
 
 use super::RotaryTable;
 use crate::error::RotaryError;
 
-/// How fast the pairs of a row turn with its position.
+/// The rotation frequencies of the pairs of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rotary {
     rotary_dim: usize,
@@ -24,14 +24,14 @@ pub enum Scaling {
         /// At least 1.
         factor: f64,
     },
-    /// "NTK-aware": the base grows by factor^(d / (d − 2)), d = rotary_dim, so that the slowest pair is divided by `factor` and the
-    /// fastest is left as it is.
+    /// "NTK-aware": the base grows by factor^(d / (d − 2)), d = rotary_dim, so that the slowest pair's frequency is divided by `factor` and the
+    /// fastest one is unchanged.
     Ntk {
         /// At least 1.
         factor: f64,
     },
-    /// YaRN (Peng et al. 2023, arXiv 2309.00071): pairs that turn more than `beta_fast` times within `original_seqlen` are left as they
-    /// are, those that turn less than `beta_slow` times are divided by `factor`; in between the change grows with the pair's index.
+    /// YaRN (Peng et al. 2023, arXiv 2309.00071): pairs that rotate more than `beta_fast` times within `original_seqlen` are unchanged, those that
+    /// rotate less than `beta_slow` times are divided by `factor`; in between the change grows with the pair's index.
     /// Cosines and sines are multiplied by `attention_factor`.
     Yarn {
         /// At least 1.
@@ -45,8 +45,8 @@ pub enum Scaling {
         /// `None`: 0.1 ln(factor) + 1, as the paper has it.
         attention_factor: Option<f64>,
     },
-    /// Llama 3.1: waves longer than `original_seqlen / low_freq_factor` are divided by `factor`, those shorter than
-    /// `original_seqlen / high_freq_factor` are left as they are; in between the change grows with the wave's length.
+    /// Llama 3.1: frequencies of wavelengths longer than `original_seqlen / low_freq_factor` are divided by `factor`, those shorter than
+    /// `original_seqlen / high_freq_factor` are unchanged; in between the change grows with the wavelength.
     Llama3 {
         /// At least 1; 8 in Llama 3.1.
         factor: f64,
@@ -60,7 +60,7 @@ pub enum Scaling {
 }
 
 impl Rotary {
-    /// Of the first `rotary_dim` elements of a row, with a base of 10,000.
+    /// For the first `rotary_dim` elements of a row, with a base of 10,000.
     pub fn new(rotary_dim: usize) -> Rotary {
         Rotary {
             rotary_dim,
@@ -74,7 +74,7 @@ impl Rotary {
         Rotary { base, ..self }
     }
 
-    /// With a change of the frequencies.
+    /// With scaled frequencies.
     pub fn scaling(self, scaling: Scaling) -> Rotary {
         Rotary { scaling, ..self }
     }
@@ -82,7 +82,7 @@ impl Rotary {
     /// θ of each pair, in radians for each position: `[rotary_dim / 2]`.
     ///
     /// # Errors
-    /// rotary_dim is 0, odd, or greater than [`MAX_ROTARY_DIM`](super::MAX_ROTARY_DIM); a factor is none that the scaling takes.
+    /// rotary_dim is 0, odd, or greater than [`MAX_ROTARY_DIM`](super::MAX_ROTARY_DIM); a factor is out of the scaling's range.
     pub fn frequencies(&self) -> Result<Vec<f64>, RotaryError> {
         self.check()?;
         let d = self.rotary_dim as f64;
@@ -133,7 +133,7 @@ impl Rotary {
         })
     }
 
-    /// What cosines and sines are multiplied by: 1 but for [`Scaling::Yarn`].
+    /// The factor of cosines and sines: 1 except for [`Scaling::Yarn`].
     pub fn attention_factor(&self) -> f64 {
         match self.scaling {
             Scaling::Yarn {
@@ -145,7 +145,7 @@ impl Rotary {
         }
     }
 
-    /// Cosines and sines of the positions 0 to `n_positions` − 1, worked out in f64 and rounded once.
+    /// Cosines and sines of the positions 0 to `n_positions` − 1, computed in f64 and rounded once.
     ///
     /// # Errors
     /// As [`Rotary::frequencies`]; there is no memory for the table.
@@ -171,7 +171,7 @@ impl Rotary {
         RotaryTable::new(self.rotary_dim, cos, sin)
     }
 
-    /// Whether every number is at least what it must be, and finite.
+    /// Whether every number is finite and at least its minimum.
     fn check(&self) -> Result<(), RotaryError> {
         crate::validate::rotary::check_dim(self.rotary_dim)?;
         let positive = f64::MIN_POSITIVE;

@@ -1,4 +1,4 @@
-//! Cosines and sines by position, and the turn itself.
+//! Cosines and sines by position, and the rotation itself.
 
 use super::{Direction, Pairs, Positions, Turns};
 use crate::backend::cpu::rotary::{self, Turn};
@@ -15,10 +15,10 @@ pub struct RotaryTable {
 }
 
 impl RotaryTable {
-    /// A model's own: `cos` and `sin` are `[n_positions, rotary_dim / 2]`.
+    /// A table of the model's own: `cos` and `sin` are `[n_positions, rotary_dim / 2]`.
     ///
     /// # Errors
-    /// rotary_dim is 0, odd, or greater than [`MAX_ROTARY_DIM`](super::MAX_ROTARY_DIM); the tables have no whole rows, or not the same number of them.
+    /// rotary_dim is 0, odd, or greater than [`MAX_ROTARY_DIM`](super::MAX_ROTARY_DIM); the tables do not have whole rows, or not the same number of rows.
     pub fn new(
         rotary_dim: usize,
         cos: Vec<f32>,
@@ -44,7 +44,7 @@ impl RotaryTable {
         self.rotary_dim
     }
 
-    /// How many positions there are.
+    /// The number of positions.
     pub fn n_positions(&self) -> usize {
         self.cos.len() / (self.rotary_dim / 2)
     }
@@ -59,7 +59,7 @@ impl RotaryTable {
         &self.sin
     }
 
-    /// What [`Rotate`](crate::Rotate) and [`Append`](crate::Append) are told of this table.
+    /// The description of this table for [`Rotate`](crate::Rotate) and [`Append`](crate::Append).
     pub fn turns(&self, pairs: Pairs) -> Turns {
         Turns {
             pairs,
@@ -68,12 +68,12 @@ impl RotaryTable {
         }
     }
 
-    /// Turns the rows of x into y, in f32 and rounded once; elements from rotary_dim on are copied. x and y are
-    /// `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]`, in the memory of the host.
+    /// Rotates the rows of x into y, in f32 and rounded once; elements from rotary_dim on are copied. x and y are
+    /// `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]`, in host memory.
     ///
     /// # Errors
-    /// x and y differ in shape or type; rotary_dim is greater than head_dim; a position is negative or beyond the table; there are
-    /// not as many positions as rows or batch entries; the tensors lie on a device ([`Rotate`](crate::Rotate) takes them there); rows of y overlap.
+    /// x and y differ in shape or type; rotary_dim is greater than head_dim; a position is negative or beyond the table; the number of positions is
+    /// not that of rows or batch entries; the tensors are on a device ([`Rotate`](crate::Rotate) takes those); rows of y overlap.
     pub fn rotate(
         &self,
         pairs: Pairs,

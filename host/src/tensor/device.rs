@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use crate::dtype::ScalarType;
 
-/// A share of something: it lives for as long as this.
+/// Shared ownership of something.
 pub(crate) type Share = Arc<dyn Any + Send + Sync>;
 
-/// Device memory that may be held beyond a borrow of it: a captured graph holds what its work uses.
+/// Device memory that may be kept alive beyond a borrow: a captured graph keeps the memory that its work uses.
 pub(crate) trait Allocation: fmt::Debug + Send + Sync {
     /// Keeps the memory allocated.
     fn share(&self) -> Share;
@@ -67,12 +67,12 @@ impl<'a> DeviceSlice<'a> {
         self.dtype
     }
 
-    /// Of which CUDA device.
+    /// Ordinal of the CUDA device.
     pub fn ordinal(&self) -> u32 {
         self.ordinal
     }
 
-    /// What lies behind its first `n_elems` elements; nothing where it has no more.
+    /// The elements after the first `n_elems`; empty if there are none.
     pub fn skip(&self, n_elems: u64) -> DeviceSlice<'a> {
         let skipped = n_elems.min(self.n_elems);
         DeviceSlice {
@@ -117,12 +117,12 @@ impl<'a> DeviceSliceMut<'a> {
         self.slice.dtype
     }
 
-    /// Of which CUDA device.
+    /// Ordinal of the CUDA device.
     pub fn ordinal(&self) -> u32 {
         self.slice.ordinal
     }
 
-    /// What lies behind its first `n_elems` elements; nothing where it has no more.
+    /// The elements after the first `n_elems`; empty if there are none.
     pub fn skip(self, n_elems: u64) -> DeviceSliceMut<'a> {
         DeviceSliceMut {
             slice: self.slice.skip(n_elems),
@@ -134,7 +134,7 @@ impl<'a> DeviceSliceMut<'a> {
         self.slice.allocation
     }
 
-    /// The same memory for a shorter while.
+    /// The same memory for a shorter lifetime.
     pub(crate) fn reborrow(&mut self) -> DeviceSliceMut<'_> {
         DeviceSliceMut {
             slice: self.slice,

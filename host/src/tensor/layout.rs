@@ -1,11 +1,10 @@
-//! Layouts of every usual order, and how far they reach.
+//! Layouts of every usual order, and their extent in memory.
 
 use crate::error::ProblemError;
 use crate::terms::Layout;
 
 impl Layout {
-    /// `[batch, seqlen, heads, head_dim]` with these strides of batch entries, rows and heads, in elements. How far they reach is checked where
-    /// memory is known.
+    /// `[batch, seqlen, heads, head_dim]` with these strides of batch entries, rows and heads, in elements. Their extent is checked when the memory is known.
     pub const fn strided(shape: [usize; 4], strides: [usize; 3]) -> Layout {
         let [batch, seqlen, heads, head_dim] = shape;
         let [batch_stride, row_stride, head_stride] = strides;
@@ -45,12 +44,12 @@ impl Layout {
         Ok(Layout::strided([batch, seqlen, heads, head_dim], strides))
     }
 
-    /// Number of elements of the tensor, those that a stride of 0 repeats counted each time.
+    /// Number of elements of the tensor; those that a stride of 0 repeats count each time.
     pub fn n_elems(&self) -> Result<usize, ProblemError> {
         product(&self.shape())
     }
 
-    /// Elements from the first one to the end of the last one: what the memory must hold. 0 for an empty tensor.
+    /// Elements from the first to the end of the last: the least size of the memory. 0 for an empty tensor.
     pub fn extent_elems(&self) -> Result<usize, ProblemError> {
         if self.shape().contains(&0) {
             return Ok(0);
@@ -72,7 +71,7 @@ impl Layout {
     }
 }
 
-/// The product, as far as the address space goes.
+/// The product, if it fits the address space.
 fn product(factors: &[usize]) -> Result<usize, ProblemError> {
     if factors.contains(&0) {
         return Ok(0);

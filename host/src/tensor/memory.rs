@@ -1,4 +1,4 @@
-//! What tensors and vectors are views of.
+//! The memory under tensors and vectors.
 
 use super::{Allocation, DeviceSlice, DeviceSliceMut, Location};
 use crate::dtype::{HostData, HostDataMut, Scalar, ScalarType};
@@ -45,7 +45,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// What holds it, if it is a device's and of this library.
+    /// Its owner, if it is device memory of this library.
     pub(crate) fn allocation(&self) -> Option<&dyn Allocation> {
         match self {
             Memory::Host(_) => None,
@@ -53,7 +53,7 @@ impl<'a> Memory<'a> {
         }
     }
 
-    /// The slice; `None` when it holds another type or lies on a device.
+    /// The slice; `None` if it has another type or is on a device.
     pub(crate) fn host<T: Scalar>(&self) -> Option<&'a [T]> {
         match self {
             Memory::Host(data) => T::unwrap(data),
@@ -91,7 +91,7 @@ impl MemoryMut<'_> {
         }
     }
 
-    /// What holds it, if it is a device's and of this library.
+    /// Its owner, if it is device memory of this library.
     pub(crate) fn allocation(&self) -> Option<&dyn Allocation> {
         match self {
             MemoryMut::Host(_) => None,
@@ -99,7 +99,7 @@ impl MemoryMut<'_> {
         }
     }
 
-    /// The slice; `None` when it holds another type or lies on a device.
+    /// The slice; `None` if it has another type or is on a device.
     pub(crate) fn host<T: Scalar>(&mut self) -> Option<&mut [T]> {
         match self {
             MemoryMut::Host(data) => T::unwrap_mut(data),
@@ -107,7 +107,7 @@ impl MemoryMut<'_> {
         }
     }
 
-    /// The same memory for a shorter while.
+    /// The same memory for a shorter lifetime.
     pub(crate) fn reborrow(&mut self) -> MemoryMut<'_> {
         match self {
             MemoryMut::Host(data) => MemoryMut::Host(data.reborrow()),

@@ -1,7 +1,7 @@
 //! Borrowed tensors: a layout over memory that the caller owns, on the host or on a device.
 //!
-//! Host tensors keep Rust's borrow rules: [`Tensor`] holds a shared slice, [`TensorMut`] an exclusive one. Whether the
-//! layout stays inside the memory is checked when the tensor is made, so nobody after that needs to ask.
+//! Host tensors keep Rust's borrow rules: [`Tensor`] holds a shared slice, [`TensorMut`] an exclusive one. The constructors check that the layout
+//! stays inside the memory, so nothing after them needs to.
 
 mod device;
 mod layout;
@@ -21,21 +21,21 @@ use crate::dtype::{Dtype, Scalar, ScalarType};
 use crate::error::ProblemError;
 pub use crate::terms::{Layout, Location};
 
-/// A tensor without its memory: all that validation and planning look at.
+/// A tensor without its memory: the part that validation and planning look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Description {
     /// Shape and strides.
     pub layout: Layout,
     /// Type of its elements.
     pub dtype: ScalarType,
-    /// In whose memory it lies.
+    /// The memory in which it is.
     pub location: Location,
     /// Address of the first element; planning reads its alignment only.
     pub address: u64,
 }
 
 impl Description {
-    /// A contiguous, aligned tensor of this shape that is nowhere yet: for plans made before there is memory.
+    /// A contiguous, aligned tensor of this shape, without an address: for plans made before the memory exists.
     pub fn contiguous(
         shape: [usize; 4],
         dtype: Dtype,
@@ -49,7 +49,7 @@ impl Description {
         })
     }
 
-    /// The same tensor as it will lie in another memory: aligned, with its strides.
+    /// The same tensor as it will be in another memory: aligned, with its strides.
     pub fn moved_to(self, location: Location) -> Description {
         Description {
             location,
@@ -148,7 +148,7 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// The slice that the layout starts in; `None` when it holds another type or lies on a device.
+    /// The slice that the layout starts in; `None` if it has another type or is on a device.
     pub fn host<T: Scalar>(&self) -> Option<&'a [T]> {
         self.memory.host()
     }
@@ -232,12 +232,12 @@ impl<'a> TensorMut<'a> {
         }
     }
 
-    /// The slice that the layout starts in; `None` when it holds another type or lies on a device.
+    /// The slice that the layout starts in; `None` if it has another type or is on a device.
     pub fn host<T: Scalar>(&mut self) -> Option<&mut [T]> {
         self.memory.host()
     }
 
-    /// The same tensor for a shorter while.
+    /// The same tensor for a shorter lifetime.
     pub(crate) fn reborrow(&mut self) -> TensorMut<'_> {
         TensorMut {
             memory: self.memory.reborrow(),
@@ -280,7 +280,7 @@ fn exact(layout: Layout, n_elems: usize) -> Result<Layout, ProblemError> {
     }
 }
 
-/// Refuses a layout that reaches beyond its memory.
+/// Refuses a layout that exceeds its memory.
 fn inside(layout: Layout, n_elems: u64) -> Result<(), ProblemError> {
     let needed = layout.extent_elems()? as u64;
     if needed <= n_elems {

@@ -8,7 +8,7 @@ use super::{DeviceSlice, Location, Memory, Vector};
 use crate::dtype::{HostData, ScalarType, of_any_type};
 
 /// A tensor that an expression of scores reads, on the host or on a device: f32, f16, bf16 or i32, of 1 to 4 dimensions, as the expression says.
-/// Whether the shape and the strides stay inside the memory is checked by the call.
+/// The call checks that the shape and the strides stay inside the memory.
 ///
 /// ```
 /// use ferroflash::ReadTensor;
@@ -26,11 +26,11 @@ pub struct ReadTensor<'a> {
     strides: Option<Dims<i64>>,
 }
 
-/// A number for each dimension.
+/// One number for each dimension.
 #[derive(Clone, Copy)]
 struct Dims<T> {
     values: [T; MAX_RANK],
-    /// How many were given. Those behind the last place are not kept: no expression reads such a tensor.
+    /// How many were given. More than fit are not stored: no expression reads such a tensor.
     rank: usize,
 }
 
@@ -50,8 +50,7 @@ impl<T: Copy + Default> Dims<T> {
 }
 
 impl<'a> ReadTensor<'a> {
-    /// A contiguous tensor of this shape: the last index moves to the next element. `data` is a slice, an array or a `Vec` of the host, or a
-    /// [`DeviceSlice`].
+    /// A contiguous tensor of this shape: the last index moves to the next element. `data` is a slice, an array or a `Vec` on the host, or a [`DeviceSlice`].
     pub fn new(data: impl Into<Vector<'a>>, shape: impl AsRef<[usize]>) -> ReadTensor<'a> {
         ReadTensor {
             data: data.into(),
@@ -84,7 +83,7 @@ impl<'a> ReadTensor<'a> {
         self.data.memory().scalar()
     }
 
-    /// In whose memory it lies.
+    /// The memory in which it is.
     pub fn location(&self) -> Location {
         self.data.memory().location()
     }
@@ -99,7 +98,7 @@ impl<'a> ReadTensor<'a> {
         Some(self.strides?.rank)
     }
 
-    /// Stride of a dimension, in elements. Those of a contiguous tensor saturate: no memory holds one.
+    /// Stride of a dimension, in elements. Those of a contiguous tensor saturate.
     pub(crate) fn stride(&self, dim: usize) -> i64 {
         match self.strides {
             Some(strides) => strides.values.get(dim).copied().unwrap_or(0),
@@ -112,7 +111,7 @@ impl<'a> ReadTensor<'a> {
         }
     }
 
-    /// Its memory up to so many elements.
+    /// Its memory, limited to this many elements.
     pub(crate) fn first(&self, n_elems: u64) -> Vector<'a> {
         fn head<T>(data: &[T], n_elems: u64) -> &[T] {
             let n_elems = usize::try_from(n_elems).unwrap_or(usize::MAX);

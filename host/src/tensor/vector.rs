@@ -5,8 +5,8 @@ use std::fmt;
 use super::{DeviceSlice, DeviceSliceMut, Location, Memory, MemoryMut};
 use crate::dtype::{Scalar, ScalarType};
 
-/// Numbers without gaps, to read: f32 statistics, i32 lengths, the u8 map of a block mask or the u64 state of dropout, on the host or on a device. `(&lse).into()` makes one of a
-/// slice, an array or a `Vec`.
+/// Contiguous numbers, to read: f32 statistics, i32 lengths, the u8 map of a block mask or the u64 state of dropout, on the host or on a device.
+/// `(&lse).into()` makes one from a slice, an array or a `Vec`.
 #[derive(Clone, Copy)]
 pub struct Vector<'a> {
     memory: Memory<'a>,
@@ -18,22 +18,22 @@ pub struct VectorMut<'a> {
 }
 
 impl<'a> Vector<'a> {
-    /// Memory of the host.
+    /// From host memory.
     pub fn of<T: Scalar>(data: &'a [T]) -> Vector<'a> {
         Vector::over(Memory::Host(T::wrap(data)))
     }
 
-    /// Memory of a device.
+    /// From device memory.
     pub fn device(slice: DeviceSlice<'a>) -> Vector<'a> {
         Vector::over(Memory::Device(slice))
     }
 
-    /// Any memory.
+    /// From any memory.
     pub(crate) fn over(memory: Memory<'a>) -> Vector<'a> {
         Vector { memory }
     }
 
-    /// The slice; `None` when it holds another type or lies on a device.
+    /// The slice; `None` if it has another type or is on a device.
     pub fn host<T: Scalar>(&self) -> Option<&'a [T]> {
         self.memory.host()
     }
@@ -54,22 +54,22 @@ impl<'a> Vector<'a> {
 }
 
 impl<'a> VectorMut<'a> {
-    /// Memory of the host.
+    /// From host memory.
     pub fn of<T: Scalar>(data: &'a mut [T]) -> VectorMut<'a> {
         VectorMut::over(MemoryMut::Host(T::wrap_mut(data)))
     }
 
-    /// Memory of a device.
+    /// From device memory.
     pub fn device(slice: DeviceSliceMut<'a>) -> VectorMut<'a> {
         VectorMut::over(MemoryMut::Device(slice))
     }
 
-    /// Any memory.
+    /// From any memory.
     pub(crate) fn over(memory: MemoryMut<'a>) -> VectorMut<'a> {
         VectorMut { memory }
     }
 
-    /// The slice; `None` when it holds another type or lies on a device.
+    /// The slice; `None` if it has another type or is on a device.
     pub fn host<T: Scalar>(&mut self) -> Option<&mut [T]> {
         self.memory.host()
     }
@@ -84,7 +84,7 @@ impl<'a> VectorMut<'a> {
         }
     }
 
-    /// The same vector for a shorter while.
+    /// The same vector for a shorter lifetime.
     pub(crate) fn reborrow(&mut self) -> VectorMut<'_> {
         VectorMut {
             memory: self.memory.reborrow(),
@@ -103,18 +103,18 @@ impl<'a> VectorMut<'a> {
 /// A vector without its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VectorDescription {
-    /// How many numbers.
+    /// The number of elements.
     pub n_elems: u64,
     /// Their type.
     pub dtype: ScalarType,
-    /// In whose memory they lie.
+    /// The memory in which they are.
     pub location: Location,
-    /// Address of the first.
+    /// Address of the first element.
     pub address: u64,
 }
 
 impl VectorDescription {
-    /// As many numbers that are nowhere yet: for plans made before there is memory.
+    /// A vector of this many elements, without an address: for plans made before the memory exists.
     pub fn unplaced(
         n_elems: u64,
         dtype: impl Into<ScalarType>,
@@ -128,7 +128,7 @@ impl VectorDescription {
         }
     }
 
-    /// The same vector as it will lie in another memory: aligned.
+    /// The same vector as it will be in another memory: aligned.
     pub fn moved_to(self, location: Location) -> VectorDescription {
         VectorDescription {
             location,

@@ -1,11 +1,11 @@
-//! Operations beside attention × arguments → [`CheckedOperation`].
+//! Operations other than attention × arguments → [`CheckedOperation`].
 
 use super::{all_fit, fits};
 use crate::arguments::{Argument, Arguments, Given, Operation};
 use crate::error::ProblemError;
 use crate::tensor::Location;
 
-/// An operation with arguments that fit it. Holding one is the proof that the rules hold.
+/// An operation with arguments that fit it. A value of this type is the proof that the rules hold.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CheckedOperation<P> {
     problem: P,
@@ -14,23 +14,23 @@ pub struct CheckedOperation<P> {
 }
 
 impl<P> CheckedOperation<P> {
-    /// What is to be done.
+    /// The operation.
     pub fn problem(&self) -> &P {
         &self.problem
     }
 
-    /// What was given: all that it needs, and nothing that it does not take.
+    /// The arguments: all that it needs, and nothing that it does not take.
     pub fn arguments(&self) -> &Arguments {
         &self.arguments
     }
 
-    /// In whose memory every argument lies.
+    /// The memory in which every argument is.
     pub fn location(&self) -> Location {
         self.location
     }
 }
 
-/// Checks what an operation was given; its sizes have been checked.
+/// Checks the arguments of an operation; its sizes have been checked.
 pub(super) fn check_operation<P: Operation>(
     problem: &P,
     arguments: Arguments,
@@ -48,8 +48,8 @@ pub(super) fn check_operation<P: Operation>(
     })
 }
 
-/// Whether an output lies apart from an input, or is that input: of the same memory and, if they are tensors, the same layout. What lies
-/// nowhere yet does not count.
+/// Whether an output does not overlap an input, or is that input: in the same memory and, for tensors, with the same layout. Arguments without an
+/// address are ignored.
 pub(crate) fn apart_or_same(
     arguments: &Arguments,
     input: Argument,

@@ -9,13 +9,13 @@ use crate::problem::new_rows::NewRows;
 use crate::problem::rotate::RotateProblem;
 use crate::terms::{MAX_ROTARY_DIM, Turns};
 
-/// An append with arguments that fit it. Holding one is the proof that the rules hold.
+/// An append with arguments that fit it. A value of this type is the proof that the rules hold.
 pub type CheckedAppend = CheckedOperation<AppendProblem>;
 
-/// A rotation with arguments that fit it. Holding one is the proof that the rules hold.
+/// A rotation with arguments that fit it. A value of this type is the proof that the rules hold.
 pub type CheckedRotate = CheckedOperation<RotateProblem>;
 
-/// Whether so many elements form pairs.
+/// Whether this many elements form pairs.
 pub(crate) fn check_dim(rotary_dim: usize) -> Result<(), RotaryError> {
     if rotary_dim == 0 || rotary_dim > MAX_ROTARY_DIM || !rotary_dim.is_multiple_of(2) {
         return Err(RotaryError::RotaryDim { given: rotary_dim });
@@ -23,7 +23,7 @@ pub(crate) fn check_dim(rotary_dim: usize) -> Result<(), RotaryError> {
     Ok(())
 }
 
-/// Whether rows of head_dim have elements that form pairs, and rows of padded sequences stand at positions of the tables.
+/// Whether rows of head_dim have elements that form pairs, and the tables have the positions of padded rows.
 fn turns_fit(turns: Turns, rows: NewRows, head_dim: usize) -> Result<(), Error> {
     let Turns {
         rotary_dim,
@@ -52,7 +52,7 @@ fn turns_fit(turns: Turns, rows: NewRows, head_dim: usize) -> Result<(), Error> 
     }
 }
 
-/// The rules that concern the sizes of an append alone.
+/// The rules for the sizes of an append.
 pub fn append_sizes(problem: &AppendProblem) -> Result<(), Error> {
     head_dim_in_range(problem.head_dim())?;
     let (rows, seqlen_cache) = (problem.rows(), problem.seqlen_cache());
@@ -85,7 +85,7 @@ pub fn append_sizes(problem: &AppendProblem) -> Result<(), Error> {
     )?)
 }
 
-/// The rules that concern the sizes of a rotation alone.
+/// The rules for the sizes of a rotation.
 pub fn rotate_sizes(problem: &RotateProblem) -> Result<(), Error> {
     let [batch, seqlen, heads, head_dim] = problem.shape();
     head_dim_in_range(head_dim)?;
@@ -93,7 +93,7 @@ pub fn rotate_sizes(problem: &RotateProblem) -> Result<(), Error> {
     Ok(countable([batch, seqlen, heads], "batch · seqlen · heads")?)
 }
 
-/// Checks what an append was given.
+/// Checks the arguments of an append.
 pub fn check_append(problem: &AppendProblem, arguments: Arguments) -> Result<CheckedAppend, Error> {
     append_sizes(problem)?;
     let checked = check_operation(problem, arguments)?;
@@ -101,7 +101,7 @@ pub fn check_append(problem: &AppendProblem, arguments: Arguments) -> Result<Che
     Ok(checked)
 }
 
-/// Checks what a rotation was given.
+/// Checks the arguments of a rotation.
 pub fn check_rotate(problem: &RotateProblem, arguments: Arguments) -> Result<CheckedRotate, Error> {
     rotate_sizes(problem)?;
     let checked = check_operation(problem, arguments)?;
@@ -109,13 +109,13 @@ pub fn check_rotate(problem: &RotateProblem, arguments: Arguments) -> Result<Che
     Ok(checked)
 }
 
-/// q_out is q, or lies apart from it; seqused_out lies apart from what other threads still read.
+/// q_out is q, or does not overlap it; seqused_out does not overlap memory that other threads still read.
 pub(crate) fn append_lies_apart(arguments: &Arguments) -> Result<(), ProblemError> {
     apart_or_same(arguments, Argument::Q, Argument::QOut)?;
     apart_or_same(arguments, Argument::SeqUsedK, Argument::SeqUsedOut)
 }
 
-/// y is x, or lies apart from it.
+/// y is x, or does not overlap it.
 pub(crate) fn rotate_lies_apart(arguments: &Arguments) -> Result<(), ProblemError> {
     apart_or_same(arguments, Argument::X, Argument::Y)
 }

@@ -1,4 +1,4 @@
-//! What a call gives the expressions of its scores → what kernels take: every name found, every type, size and stride checked.
+//! A call's inputs of score expressions → kernel arguments: every name resolved, every type, size and stride checked.
 
 use ferroflash_expression::{
     ExpressionError, Index, MAX_TENSORS, Param, ParamValue, ScoreTensor, Tensor, Use,
@@ -15,7 +15,7 @@ use crate::terms::Pass;
 /// The most elements of a dimension: kernels count to it.
 const MAX_EXTENT: usize = 1 << 30;
 
-/// Whether the expressions of a problem go together.
+/// Whether the expressions of a problem can be combined.
 pub(super) fn expressions(problem: &Problem) -> Result<(), ScoreError> {
     let fault = problem.edit_parts().and_then(|parts| parts.fault());
     refuse(fault, |error| ScoreError::Together { error })
@@ -38,7 +38,7 @@ fn refuse(
     }
 }
 
-/// Checks what the call gives the expressions of a problem whose sizes make sense, and puts it among the arguments, where they expect it.
+/// Checks the inputs that the call gives the expressions of a problem with valid sizes, and adds them to the arguments where expressions expect them.
 pub(super) fn bind(problem: &Problem, operands: &mut Operands) -> Result<(), ScoreError> {
     let parts = problem.edit_parts();
     if parts.is_none() && operands.names_nothing() {
@@ -86,7 +86,7 @@ pub(super) fn bind(problem: &Problem, operands: &mut Operands) -> Result<(), Sco
     Ok(())
 }
 
-/// Whether the tensor at this place has a gradient: every score reads an element of its own place.
+/// Whether the tensor of this index has a gradient: every score reads an element at its own position.
 fn has_gradient(
     problem: &Problem,
     parts: &EditParts,
@@ -123,7 +123,7 @@ fn no_more<T, const N: usize>(given: &Named<T, N>, what: &'static str) -> Result
     }
 }
 
-/// Every name is one that the expressions take, and none is there twice.
+/// Checks that the expressions take every name, and that no name is given twice.
 fn known<T, E, const N: usize>(
     given: &Named<T, N>,
     what: &'static str,
@@ -169,7 +169,7 @@ fn value(param: &Param, inputs: &ScoreInputs) -> Result<u32, ScoreError> {
     })
 }
 
-/// A tensor as kernels take it, but for its address, and the memory that it reaches over.
+/// A tensor as kernels take it, without its address, and the memory that it covers.
 fn tensor<'a>(
     read: &ReadOf,
     inputs: &ScoreInputs<'a>,
@@ -220,7 +220,7 @@ fn tensor<'a>(
     Ok((bound, memory(read, &bound, given)?))
 }
 
-/// Elements and stride of a dimension. Where there is one element the stride says nothing.
+/// Elements and stride of a dimension. With one element the stride is ignored.
 fn dimension(
     read: &ReadOf,
     dim: usize,
@@ -265,7 +265,7 @@ fn dimension(
     Ok((given as u32, stride))
 }
 
-/// The memory that a tensor reaches over.
+/// The memory that a tensor covers.
 fn memory<'a>(
     read: &ReadOf,
     bound: &ScoreTensor,

@@ -1,4 +1,4 @@
-//! The rules that concern the problem alone, and what a block mask does not go together with.
+//! The rules for the problem alone, and what a block mask cannot be combined with.
 
 use super::MAX_HEAD_DIM;
 use crate::arguments::{Argument, Arguments};
@@ -6,7 +6,7 @@ use crate::dtype::Dtype;
 use crate::error::ProblemError;
 use crate::problem::{BlockMask, Fp8Kv, Pages, Precision, Problem};
 
-/// The rules that concern the problem alone.
+/// The rules for the problem alone.
 pub fn sizes(problem: &Problem) -> Result<(), ProblemError> {
     head_dim_in_range(problem.head_dim())?;
     values(problem)?;
@@ -32,7 +32,7 @@ pub(super) fn head_dim_in_range(given: usize) -> Result<(), ProblemError> {
     }
 }
 
-/// Columns of values, and what does not go together with values that are in the keys.
+/// Columns of values, and what cannot be combined with values that are in the keys.
 fn values(problem: &Problem) -> Result<(), ProblemError> {
     let given = problem.head_dim_v();
     let max = match problem.values_in_keys() {
@@ -100,7 +100,7 @@ fn split_kv(problem: &Problem) -> Result<(), ProblemError> {
     }
 }
 
-/// Sizes of the pool and of the table, and what does not go together with pages.
+/// Sizes of the pool and of the table, and what cannot be combined with pages.
 fn pages(problem: &Problem) -> Result<(), ProblemError> {
     let Some(pages) = problem.pages() else {
         return Ok(());
@@ -120,7 +120,7 @@ fn pages(problem: &Problem) -> Result<(), ProblemError> {
     )
 }
 
-/// Keys and values in 8 bits are those of a cache. Pages that have scales are there; and the scales can be counted.
+/// Keys and values in 8 bits are those of a cache. Scales per page need pages, and the number of scales must be representable.
 fn fp8_kv(problem: &Problem) -> Result<(), ProblemError> {
     let Some(scales) = problem.fp8_kv() else {
         return Ok(());
@@ -139,7 +139,7 @@ fn fp8_kv(problem: &Problem) -> Result<(), ProblemError> {
     countable([problem.batch(), problem.heads_k()], "batch · heads_k")
 }
 
-/// Products of 16-bit types are exact: only of f32 there are two kinds.
+/// Products of 16-bit types are exact: only f32 has two kinds.
 fn precision(problem: &Problem) -> Result<(), ProblemError> {
     let (given, dtype) = (problem.precision(), problem.dtype());
     match (given, dtype) {
@@ -148,7 +148,7 @@ fn precision(problem: &Problem) -> Result<(), ProblemError> {
     }
 }
 
-/// A probability. Kernels for keys and values in 8 bits, and for values in the keys, drop no weights.
+/// The probability. Kernels for keys and values in 8 bits, and for values in the keys, have no dropout.
 fn dropout(problem: &Problem) -> Result<(), ProblemError> {
     let given = problem.dropout_p();
     if !(0.0..1.0).contains(&given) {
@@ -164,7 +164,7 @@ fn dropout(problem: &Problem) -> Result<(), ProblemError> {
     }
 }
 
-/// A pool, and the table for so many sequences of at most so many rows.
+/// A pool, and the table for `batch` sequences of at most `seqlen_k` rows.
 pub(super) fn pool(
     pages: Pages,
     batch: usize,
@@ -186,7 +186,7 @@ pub(super) fn pool(
     countable([batch, columns], "batch · columns of page_table")
 }
 
-/// Sizes of the blocks, and of the map; no packed sequences beside it.
+/// Sizes of the blocks, and of the map; not with packed sequences.
 fn block_mask(problem: &Problem) -> Result<(), ProblemError> {
     let (Some(blocks), Some([batch, heads, q_blocks, k_blocks])) =
         (problem.block_mask(), problem.block_mask_shape())
@@ -216,7 +216,7 @@ fn block_mask(problem: &Problem) -> Result<(), ProblemError> {
     )
 }
 
-/// The sequences of a block mask are as long as the problem says.
+/// With a block mask, the sequences have the problem's lengths.
 pub(super) fn no_lengths_beside_a_block_mask(
     problem: &Problem,
     arguments: &Arguments,
@@ -233,7 +233,7 @@ pub(super) fn no_lengths_beside_a_block_mask(
     }
 }
 
-/// Whether the product of some sizes can be counted. Where one is 0 the others' product has to be countable all the same.
+/// Whether the product of some sizes is representable. If one is 0, the product of the others must be representable all the same.
 pub(super) fn countable<const N: usize>(
     sizes: [usize; N],
     what: &'static str,

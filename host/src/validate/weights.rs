@@ -1,4 +1,4 @@
-//! Chosen rows of the weights: whether there are such rows, and whether the inputs fit.
+//! Chosen rows of the weights: whether the rows exist, and whether the inputs fit.
 
 use super::{all_fit, fits, no_lengths_beside_a_block_mask, sizes};
 use crate::arguments::{Argument, Arguments, Need, Presence, need};
@@ -8,7 +8,7 @@ use crate::tensor::Location;
 use crate::terms::Pass;
 use crate::terms::WeightsOf;
 
-/// What the weights take: what a forward pass reads, of which values may be left out.
+/// The arguments of the weights: the inputs of a forward pass; values may be left out.
 fn read(problem: &Problem, argument: Argument) -> Option<Need> {
     let need = need(problem, Pass::Forward, argument)?;
     match argument {
@@ -21,8 +21,7 @@ fn read(problem: &Problem, argument: Argument) -> Option<Need> {
     }
 }
 
-/// Checks what is asked for, and what is given; says in whose memory the inputs lie. Whether the sequence has the rows, where sequences
-/// have lengths, the lengths say later.
+/// Checks the request and the inputs, and returns the memory they are in. If sequences have lengths, whether the sequence has the rows is checked later.
 pub(crate) fn weights(
     problem: &Problem,
     arguments: &Arguments,

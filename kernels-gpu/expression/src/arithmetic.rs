@@ -1,8 +1,8 @@
-//! What the functions of nodes mean, value by value. What a function is not defined for it leaves as it is: nodes are type-checked.
+//! The functions of nodes, value by value. Operands of a type for which a function is not defined are returned unchanged: nodes are type-checked.
 
 use super::{Binary, Compare, Unary};
 
-/// Numbers that expressions are evaluated with: `f32`, where each function is rounded, and `f64` as the oracle.
+/// The numbers of evaluation: `f32`, in which each function is rounded, and `f64` as the oracle.
 pub trait Real: Copy + PartialOrd + std::fmt::Debug {
     /// 0.
     const ZERO: Self;
@@ -13,17 +13,17 @@ pub trait Real: Copy + PartialOrd + std::fmt::Debug {
     /// The nearest number.
     fn from_i32(x: i32) -> Self;
 
-    /// Towards zero; the nearest there is for one that is too large, 0 for NaN.
+    /// The integer towards zero; saturates, and is 0 for NaN.
     fn to_i32(self) -> i32;
 
-    /// A function that gives numbers for numbers.
+    /// A function from numbers to numbers.
     fn unary(self, op: Unary) -> Self;
 
-    /// A function that gives numbers for numbers.
+    /// A function from numbers to numbers.
     fn binary(self, op: Binary, other: Self) -> Self;
 }
 
-/// Of the standard library's numbers. −0 is less than 0, as it is for a GPU.
+/// For the standard library's numbers. −0 is less than 0, as on a GPU.
 macro_rules! implement_real {
     ($real:ident) => {
         impl Real for $real {
@@ -81,7 +81,7 @@ macro_rules! implement_real {
 implement_real!(f32);
 implement_real!(f64);
 
-/// A function that gives whole numbers for whole numbers.
+/// A function from integers to integers.
 pub(super) fn unary_int(op: Unary, a: i32) -> i32 {
     match op {
         Unary::Neg => a.wrapping_neg(),
@@ -97,7 +97,7 @@ pub(super) fn unary_int(op: Unary, a: i32) -> i32 {
     }
 }
 
-/// A function that gives whole numbers for whole numbers.
+/// A function from integers to integers.
 pub(super) fn binary_int(op: Binary, a: i32, b: i32) -> i32 {
     match op {
         Binary::Add => a.wrapping_add(b),
@@ -117,7 +117,7 @@ pub(super) fn binary_int(op: Binary, a: i32, b: i32) -> i32 {
     }
 }
 
-/// A function that gives truth values for truth values.
+/// A function from booleans to booleans.
 pub(super) fn binary_bool(op: Binary, a: bool, b: bool) -> bool {
     match op {
         Binary::And => a & b,

@@ -1,28 +1,28 @@
-//! What of a mask is a band around the diagonal: kernels have that built in, and plan their tiles by it.
+//! The band around the diagonal within a mask: kernels have bands built in, and plans use them for tiles.
 //!
-//! A mask is a conjunction of terms. A term such as `k <= q + seqlen_k - seqlen_q` or `q - k < 512` compares whole numbers that are sums of
-//! indices and constants; it is a side of a band where q and k differ in sign alone. What is left of the mask is an expression as before.
+//! A mask is a conjunction of terms. A term such as `k <= q + seqlen_k - seqlen_q` or `q - k < 512` compares integers that are sums of indices and
+//! constants; it is a side of a band if the coefficients of q and k differ only in sign. The rest of the mask remains an expression.
 
 use super::intern::Interner;
 use super::{Binary, Compare, Expression, Id, Index, Node, Unary};
 
-/// How many places to the left and to the right of its own a query sees; `None`: all. Query `q` has the place `q + seqlen_k − seqlen_q`.
+/// How many positions before and after its own a query sees; `None`: all. Query `q` has the position `q + seqlen_k − seqlen_q`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sides {
-    /// To the left.
+    /// Keys before.
     pub left: Option<u32>,
-    /// To the right.
+    /// Keys after.
     pub right: Option<u32>,
 }
 
-/// How many rows sequences have.
+/// The lengths of sequences.
 #[derive(Clone, Copy, Debug)]
 pub struct Seqlens {
     /// Of q, or the most of them.
     pub seqlen_q: u32,
     /// Of k, or the most of them.
     pub seqlen_k: u32,
-    /// Whether each sequence has a length of its own.
+    /// Whether sequences have different lengths.
     pub vary: bool,
 }
 
@@ -31,11 +31,11 @@ pub struct Seqlens {
 pub struct WithoutBand {
     /// The band.
     pub sides: Sides,
-    /// What else has to be true of a pair, if anything: it names the same parameters and tensors as the mask.
+    /// The rest of the mask, if any: it names the same parameters and tensors as the mask.
     pub rest: Option<Expression>,
 }
 
-/// A whole number: indices, each so many times, and a constant.
+/// An integer: indices with coefficients, and a constant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sum {
     q: i64,
@@ -46,7 +46,7 @@ struct Sum {
 }
 
 impl Expression {
-    /// Takes the band out of a mask over sequences of so many rows; `None` where no term is a side of one.
+    /// Splits the band off a mask over sequences of these lengths; `None` if no term is a side of a band.
     pub fn without_band(&self, seqlens: Seqlens) -> Option<WithoutBand> {
         let sums = sums(self.nodes(), seqlens);
         let (mut sides, mut left) = (Sides::default(), Vec::new());
@@ -78,7 +78,7 @@ impl Expression {
 }
 
 impl Sides {
-    /// What both leave.
+    /// The intersection of both.
     pub fn within(self, other: Sides) -> Sides {
         let least = |a: Option<u32>, b| [a, b].into_iter().flatten().min();
         Sides {
@@ -88,7 +88,7 @@ impl Sides {
     }
 }
 
-/// The side that a term is.
+/// The side of a term.
 fn side(nodes: &[Node], term: Node, sums: &[Option<Sum>], seqlens: Seqlens) -> Option<Sides> {
     let compared = |node: Node| match node {
         Node::Compare(compare, a, b) => Some((compare, a, b)),
@@ -139,7 +139,7 @@ fn side(nodes: &[Node], term: Node, sums: &[Option<Sum>], seqlens: Seqlens) -> O
     })
 }
 
-/// The nodes that are sums of indices, and never leave 32 bits.
+/// The nodes that are sums of indices and cannot overflow 32 bits.
 fn sums(nodes: &[Node], seqlens: Seqlens) -> Vec<Option<Sum>> {
     let most = i64::from(seqlens.seqlen_q.max(seqlens.seqlen_k));
     let mut sums: Vec<Option<Sum>> = Vec::with_capacity(nodes.len());
@@ -198,7 +198,7 @@ impl Sum {
         }
     }
 
-    /// No less than its absolute value, of indices that are `most` at most.
+    /// An upper bound of its absolute value, for indices of at most `most`.
     fn magnitude(self, most: i64) -> i64 {
         let times = self.q.abs() + self.k.abs() + self.seqlen_q.abs() + self.seqlen_k.abs();
         times * most + self.constant.abs()

@@ -1,5 +1,5 @@
-//! Bounds on what an expression's nodes are worth at all places of a box, such as a tile of scores: by the rules that the device has, too
-//! ([`crate::device::interval`]), and by those of functions that the host alone bounds. So a mask that is known on a tile is known there on every backend.
+//! Bounds of an expression's nodes over all places of a box, such as a tile of scores: by the rules that the device also has
+//! ([`crate::device::interval`]), and by those of functions that only the host bounds. So a mask that is decided on a tile is decided there on every backend.
 
 mod functions;
 
@@ -10,19 +10,18 @@ pub use crate::device::interval::{Bounds, Truth};
 /// What a mask does on a box of places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaskOver {
-    /// All scores count.
+    /// All scores are visible.
     AllTrue,
-    /// No score counts.
+    /// No score is visible.
     AllFalse,
-    /// Some may count and others not.
+    /// Some may be visible and others not.
     Unknown,
 }
 
-/// What is known of the elements of a tensor, by its place in the list and the ranges of the indices, which are inside the tensor or not. Nothing
-/// known is `None`.
+/// Bounds of the elements of a tensor, by its index in the list and the ranges of the indices, which may exceed the tensor. `None`: unknown.
 pub type TensorBounds<'a> = &'a dyn Fn(usize, [(i32, i32); MAX_RANK]) -> Option<Bounds>;
 
-/// A box of places, and what is known of what a call gives. Of each range the least comes first.
+/// A box of places, and bounds of a call's inputs. Each range has its minimum first.
 #[derive(Clone, Copy)]
 pub struct Ranges<'a> {
     indices: [(i32, i32); Index::ALL.len()],
@@ -41,7 +40,7 @@ impl From<ParamValue> for Bounds {
 }
 
 impl<'a> Ranges<'a> {
-    /// All places; nothing is known of what a call gives, but that indices are not negative.
+    /// All places; the call's inputs are unknown, and indices are not negative.
     pub fn all() -> Ranges<'a> {
         Ranges {
             indices: [(0, i32::MAX); Index::ALL.len()],
@@ -57,22 +56,22 @@ impl<'a> Ranges<'a> {
         self
     }
 
-    /// What is known of the score.
+    /// Bounds of the score.
     pub fn with_score(self, score: Bounds) -> Ranges<'a> {
         Ranges { score, ..self }
     }
 
-    /// What is known of the parameters, each by its place in the list.
+    /// Bounds of the parameters, each by its index in the list.
     pub fn with_params(self, params: &'a [Bounds]) -> Ranges<'a> {
         Ranges { params, ..self }
     }
 
-    /// What is known of the tensors.
+    /// Bounds of the tensors.
     pub fn with_tensors(self, tensors: TensorBounds<'a>) -> Ranges<'a> {
         Ranges { tensors, ..self }
     }
 
-    /// What is known of a node of type `ty`, given what is known of its operands.
+    /// Bounds of a node of type `ty`, given those of its operands.
     fn bounds(&self, node: Node, ty: Type, known: &[Bounds]) -> Bounds {
         let of = |id: Id| known[id as usize];
         match node {
@@ -96,7 +95,7 @@ impl<'a> Ranges<'a> {
         }
     }
 
-    /// What is known of a value of the call, if that is of its type.
+    /// Bounds of an input of the call, if it has this type.
     fn given(&self, ty: Type, known: Option<Bounds>) -> Bounds {
         let all = Bounds::all(ty);
         known
@@ -105,7 +104,7 @@ impl<'a> Ranges<'a> {
     }
 }
 
-/// What is known of a function of a value.
+/// Bounds of a function of a value.
 fn unary(op: Unary, a: Bounds) -> Bounds {
     match (op, a) {
         (
@@ -116,7 +115,7 @@ fn unary(op: Unary, a: Bounds) -> Bounds {
     }
 }
 
-/// What is known of a function of two values.
+/// Bounds of a function of two values.
 fn binary(op: Binary, a: Bounds, b: Bounds) -> Bounds {
     match (op, a) {
         (Binary::Div, Bounds::Num { lo, hi, nan }) => {
@@ -127,14 +126,14 @@ fn binary(op: Binary, a: Bounds, b: Bounds) -> Bounds {
 }
 
 impl Expression {
-    /// What is known of the value at all places of a box.
+    /// Bounds of the value at all places of a box.
     pub fn bounds(&self, ranges: &Ranges) -> Bounds {
         let mut all = Vec::new();
         self.all_bounds(ranges, &mut all);
         all.last().copied().unwrap_or(Bounds::all(Type::F32))
     }
 
-    /// What is known of each node at all places of a box, in place of what `all` held. For many boxes: the memory is used again.
+    /// Bounds of each node at all places of a box, which replace the contents of `all`. For many boxes: the memory is reused.
     pub fn all_bounds(&self, ranges: &Ranges, all: &mut Vec<Bounds>) {
         all.clear();
         for node in &self.nodes {
@@ -149,7 +148,7 @@ impl Expression {
         }
     }
 
-    /// What a mask does on a box of places. Of a score nothing is known.
+    /// What a mask does on a box of places. The score is unknown.
     pub fn mask_over(&self, ranges: &Ranges) -> MaskOver {
         match self.bounds(ranges).truth() {
             Truth::True => MaskOver::AllTrue,

@@ -12,8 +12,8 @@
 //! # Ok::<(), ferroflash_expression::ExpressionError>(())
 //! ```
 //!
-//! A handle is two numbers, the trace's and the node's, so that it can be copied; the nodes are in a list of the thread, which holds one trace for
-//! each closure that is being called. A trace grows by at most a few nodes with each operation, however often its operands are used.
+//! A handle is two numbers, the trace's and the node's, so that it can be copied; the nodes are in a thread-local list, which has one trace for each
+//! closure that is being called. A trace grows by at most a few nodes with each operation, no matter how often its operands are used.
 
 mod at;
 
@@ -29,12 +29,12 @@ use super::intern::Interner;
 use super::{Expression, ExpressionError, Id, Node};
 use handles::{Handle, Raw};
 
-/// Most nodes of a trace, before those that the value does not need are left out.
+/// Most nodes of a trace, before unused nodes are removed.
 const MAX_TRACED: usize = 1 << 16;
 
 /// An expression while its closure is called.
 struct Trace {
-    /// Its own among all traces of the process, from 1 on.
+    /// Unique among all traces of the process, from 1 on.
     number: u64,
     interner: Interner,
     error: Option<ExpressionError>,
@@ -49,12 +49,12 @@ thread_local! {
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 impl Trace {
-    /// Notes an error; the first is what the tracing gives.
+    /// Records an error; tracing returns the first.
     fn fail(&mut self, error: ExpressionError) {
         self.error.get_or_insert(error);
     }
 
-    /// A new node. None once something is wrong.
+    /// A new node; `None` after an error.
     fn add(&mut self, add: impl FnOnce(&mut Interner) -> Id) -> Option<Id> {
         if self.interner.len() >= MAX_TRACED {
             let (given, allowed) = (self.interner.len(), MAX_TRACED);
@@ -73,7 +73,7 @@ impl Drop for Guard {
     }
 }
 
-/// A handle to what `add` adds to the trace numbered `number`. Without that trace the handle is of none.
+/// A handle to the node that `add` adds to the trace `number`. Without that trace, a handle of no trace.
 fn add_to(number: u64, add: impl FnOnce(&mut Trace) -> Option<Id>) -> Handle {
     TRACES.with_borrow_mut(|traces| {
         let trace = traces.iter_mut().find(|trace| trace.number == number);
@@ -82,7 +82,7 @@ fn add_to(number: u64, add: impl FnOnce(&mut Trace) -> Option<Id>) -> Handle {
     })
 }
 
-/// A node whose operands these are. They must be of one trace, or constants beside those.
+/// A node with these operands, which must be constants or belong to one trace.
 fn apply<const N: usize>(operands: [Raw; N], node: impl FnOnce([Id; N]) -> Node) -> Handle {
     let handles = || operands.iter().filter_map(|operand| operand.handle());
     let number = handles()
@@ -143,14 +143,14 @@ fn trace<R: Operand>(f: impl FnOnce(Num, At) -> R) -> Result<Expression, Express
 }
 
 impl Expression {
-    /// What takes a score's place: the value of a closure that is given the score, q · k times softmax_scale, and where it lies.
+    /// A replacement for a score: the value of a closure of the score, q · k times softmax_scale, and its position.
     pub fn score<R: Operand<Handle = Num>>(
         f: impl FnOnce(Num, At) -> R,
     ) -> Result<Expression, ExpressionError> {
         trace(f)
     }
 
-    /// Whether a score counts: the value of a closure that is given where it lies.
+    /// Whether a score is visible: the value of a closure of its position.
     pub fn mask<R: Operand<Handle = Cond>>(
         f: impl FnOnce(At) -> R,
     ) -> Result<Expression, ExpressionError> {

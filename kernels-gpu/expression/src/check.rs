@@ -1,4 +1,4 @@
-//! Construction from nodes, the only way to an [`Expression`]: types, order, names and limits are checked here. What an expression depends on.
+//! Construction from nodes, the only way to an [`Expression`]: checks types, order, names and limits. Also what an expression depends on.
 
 use super::intern::Interner;
 use super::{
@@ -18,28 +18,28 @@ pub const MAX_NAME: usize = 64;
 pub struct Dependencies(u8);
 
 impl Dependencies {
-    /// On nothing that changes within a call.
+    /// Nothing that changes within a call.
     pub const NONE: Dependencies = Dependencies(0);
 
-    /// On all there is.
+    /// Everything.
     pub const ALL: Dependencies = Dependencies(u8::MAX);
 
-    /// On the score.
+    /// The score.
     pub const SCORE: Dependencies = Dependencies(1 << Index::ALL.len());
 
-    /// On an index.
+    /// An index.
     #[inline]
     pub const fn index(index: Index) -> Dependencies {
         Dependencies(1 << index as u8)
     }
 
-    /// On what either depends on.
+    /// The union of both.
     #[inline]
     pub const fn union(self, other: Dependencies) -> Dependencies {
         Dependencies(self.0 | other.0)
     }
 
-    /// Whether there is something that both depend on.
+    /// Whether both depend on something common.
     #[inline]
     pub const fn meets(self, other: Dependencies) -> bool {
         self.0 & other.0 != 0
@@ -105,7 +105,7 @@ impl Node {
     }
 }
 
-/// The type of a node whose operands have types that `of` knows; `None` where it is not defined for these.
+/// The type of a node whose operands have the types `of`; `None` if it is not defined for these.
 pub(super) fn type_of(
     node: Node,
     params: &[Param],
@@ -260,7 +260,7 @@ fn check_nodes(
 }
 
 impl Tensor {
-    /// What its name stands for.
+    /// The meaning of its name.
     pub(super) fn usage(&self) -> Use {
         Use::Tensor {
             element: self.element,
@@ -270,8 +270,8 @@ impl Tensor {
 }
 
 impl Expression {
-    /// The expression whose value is the last of `nodes`, each made of those before it. Equal nodes become one and those that the value does not
-    /// need are left out; apart from that the nodes stay as they are. The value is a score, of type [`Type::F32`], or a mask: of type
+    /// The expression whose value is the last of `nodes`, each made of those before it. Equal nodes are merged and unused ones removed; otherwise
+    /// the nodes stay as they are. The value is a score, of type [`Type::F32`], or a mask: of type
     /// [`Type::Bool`] and without [`Node::Score`].
     pub fn from_nodes(
         nodes: &[Node],
@@ -329,7 +329,7 @@ impl Expression {
         all
     }
 
-    /// Whether the value is a truth value: true where the score counts.
+    /// Whether the value is a boolean: true where the score is visible.
     pub fn is_mask(&self) -> bool {
         self.types().last() == Some(&Type::Bool)
     }

@@ -1,7 +1,7 @@
 //! The derivative of a score's expression by the score, or by an element of a tensor that it reads, node by node (forward mode).
 //!
-//! Comparisons and whole numbers have none: what they decide is taken as given. At a kink the derivative is that of one side: |x| has 0 at 0, and
-//! the lesser or greater of two equal values has that of the one which does not depend on the score, or, where both do, of the node's first.
+//! Comparisons and integers have none: their results are constants here. At a kink the derivative is that of one side: |x| has 0 at 0, and
+//! the lesser or greater of two equal values has that of the one which does not depend on the score, or, if both do, of the node's first.
 
 use std::f32::consts::{LN_2, LOG2_E};
 
@@ -14,8 +14,8 @@ impl Expression {
         self.derivative(|node| node == Node::Score)
     }
 
-    /// The derivative by the element of a tensor that is read, the tensor by its place among [`Expression::tensors`]: as if all its reads were of one
-    /// element, which [`Expression::read_dims`] makes sure of.
+    /// The derivative by the element of a tensor that is read, with the tensor's index in [`Expression::tensors`]: as if all its reads were of one
+    /// element, which [`Expression::read_dims`] ensures.
     pub fn derivative_by_tensor(&self, place: u8) -> Result<Expression, ExpressionError> {
         self.derivative(|node| matches!(node, Node::Read(read, _) if read == place))
     }
@@ -51,7 +51,7 @@ impl Expression {
 type Slope = Option<Id>;
 
 impl Interner {
-    /// The derivative of a node that is not the variable, and whose number is `y`.
+    /// The derivative of a node that is not the variable, with the number `y`.
     fn slope(&mut self, node: Node, y: Id, operand: impl Fn(Id) -> (Id, Slope)) -> Slope {
         match node {
             Node::Unary(op, x) => {

@@ -1,4 +1,4 @@
-//! An expression as a reader writes it: `let a = q - k; score + slopes[head] * f32(a)`. What is used more than once has a name.
+//! An expression in readable form: `let a = q - k; score + slopes[head] * f32(a)`. A node that is used more than once has a name.
 
 use std::fmt::{self, Write as _};
 
@@ -151,7 +151,7 @@ impl Expression {
         }
     }
 
-    /// Names for nodes that are used more than once and are more than a symbol or a constant.
+    /// Names for nodes that are used more than once and are not a symbol or a constant.
     fn names(&self) -> Vec<Option<String>> {
         let mut uses = vec![0; self.nodes.len()];
         for node in &self.nodes {

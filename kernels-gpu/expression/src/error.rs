@@ -1,17 +1,17 @@
-//! What can be wrong with an expression.
+//! Errors of expressions.
 
 use std::fmt;
 
 use super::{ElementType, MAX_RANK, Type};
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Use {
     /// A parameter of this type.
     Param(Type),
     /// A tensor.
     Tensor {
-        /// Of its elements.
+        /// The type of its elements.
         element: ElementType,
         /// How many dimensions it has.
         rank: usize,
@@ -23,7 +23,7 @@ pub enum Use {
 pub enum ExpressionError {
     /// There are no nodes.
     Empty,
-    /// There are too many nodes, after simplification where the expression was traced.
+    /// There are too many nodes (for a traced expression, after simplification).
     Nodes {
         /// How many there are.
         given: usize,
@@ -44,18 +44,18 @@ pub enum ExpressionError {
         /// How many there may be.
         allowed: usize,
     },
-    /// A name is no identifier.
+    /// A name is not an identifier.
     Name {
         /// The name.
         name: String,
     },
-    /// A name stands for two different things.
+    /// A name has two different meanings.
     Conflict {
         /// The name.
         name: String,
-        /// What it stands for first.
+        /// Its first meaning.
         first: Use,
-        /// What it stands for later.
+        /// Its later meaning.
         second: Use,
     },
     /// A tensor has no dimensions or too many.
@@ -65,27 +65,27 @@ pub enum ExpressionError {
         /// Its dimensions.
         given: usize,
     },
-    /// A parameter is neither a number nor a whole number.
+    /// A parameter is neither a number nor an integer.
     ParamType {
         /// The parameter.
         name: String,
     },
-    /// A handle was used in the tracing of an expression that it is not of.
+    /// A handle was used in the tracing of another expression.
     Foreign,
     /// A mask depends on the score.
     ScoreInMask,
-    /// The value has not the type that is asked for.
+    /// The value does not have the required type.
     Value {
         /// What it is.
         given: Type,
         /// What it must be.
         wanted: Type,
     },
-    /// A node names one that does not come before it.
+    /// A node refers to one that does not come before it.
     Order {
         /// The node.
         node: usize,
-        /// What it names.
+        /// The node that it refers to.
         operand: u32,
     },
     /// A node has operands of types that it is not defined for.
@@ -97,7 +97,7 @@ pub enum ExpressionError {
     Missing {
         /// The node.
         node: usize,
-        /// The place in the list.
+        /// The index in the list.
         slot: u8,
     },
     /// The parameters of a call are not those of the expression.

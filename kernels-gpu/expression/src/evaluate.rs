@@ -25,7 +25,7 @@ impl ScoreIndices {
         self.indices[index as usize] = value;
     }
 
-    /// The same place with another value of an index.
+    /// The same position with another value of an index.
     #[inline]
     pub const fn with(mut self, index: Index, value: i32) -> ScoreIndices {
         self.indices[index as usize] = value;
@@ -38,7 +38,7 @@ impl ScoreIndices {
 pub enum ParamValue {
     /// A number.
     F32(f32),
-    /// A whole number.
+    /// An integer.
     I32(i32),
 }
 
@@ -64,15 +64,15 @@ impl From<i32> for ParamValue {
     }
 }
 
-/// The tensors that a call gives, each by its place in the expression's list. Indices behind a tensor's rank are 0.
+/// The tensors that a call gives, each by its index in the expression's list. Indices beyond a tensor's rank are 0.
 pub trait Tensors {
-    /// The extents of a tensor; those behind its rank do not count.
+    /// The extents of a tensor; those beyond its rank are ignored.
     fn shape(&self, tensor: usize) -> [usize; MAX_RANK];
 
     /// An element of a tensor of numbers. The indices are inside the tensor.
     fn f32(&self, tensor: usize, indices: [usize; MAX_RANK]) -> f32;
 
-    /// An element of a tensor of whole numbers. The indices are inside the tensor.
+    /// An element of a tensor of integers. The indices are inside the tensor.
     fn i32(&self, tensor: usize, indices: [usize; MAX_RANK]) -> i32;
 }
 
@@ -99,11 +99,11 @@ impl Tensors for NoTensors {
 pub enum Elements {
     /// Numbers.
     F32(Vec<f32>),
-    /// Whole numbers.
+    /// Integers.
     I32(Vec<i32>),
 }
 
-/// A tensor in memory whose last index moves to the next element. A vector of them is [`Tensors`].
+/// A tensor in memory, row-major. A vector of them is [`Tensors`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contiguous {
     shape: [usize; MAX_RANK],
@@ -163,14 +163,14 @@ impl Tensors for Vec<Contiguous> {
     }
 }
 
-/// What a node is worth.
+/// The value of a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value<R> {
     /// A number.
     Num(R),
-    /// A whole number.
+    /// An integer.
     Int(i32),
-    /// A truth value.
+    /// A boolean.
     Cond(bool),
 }
 
@@ -183,7 +183,7 @@ impl<R: Real> Value<R> {
         }
     }
 
-    /// The whole number; 0 if it is none.
+    /// The integer; 0 if it is none.
     pub fn int(self) -> i32 {
         match self {
             Value::Int(x) => x,
@@ -191,7 +191,7 @@ impl<R: Real> Value<R> {
         }
     }
 
-    /// The truth value; false if it is none.
+    /// The boolean; false if it is none.
     pub fn cond(self) -> bool {
         match self {
             Value::Cond(x) => x,
@@ -200,8 +200,8 @@ impl<R: Real> Value<R> {
     }
 }
 
-/// Evaluates an expression at many places with the same parameters and tensors. A call allocates nothing and computes only nodes that depend on
-/// what has changed since the last one: a loop over keys inside one over queries computes what depends on queries alone once per query.
+/// Evaluates an expression at many places with the same parameters and tensors. A call allocates nothing and computes only nodes that depend on what
+/// has changed since the last one: a loop over keys inside one over queries computes nodes that depend only on queries once per query.
 pub struct Evaluator<'a, R> {
     nodes: &'a [Node],
     list: &'a [Tensor],
@@ -212,8 +212,7 @@ pub struct Evaluator<'a, R> {
 }
 
 impl<'a, R: Real> Evaluator<'a, R> {
-    /// An evaluator for a call that gives these parameters and tensors. It refuses parameters that are not those of the expression, and tensors
-    /// without elements.
+    /// An evaluator for a call that gives these parameters and tensors. It refuses parameters other than the expression's, and empty tensors.
     pub fn new(
         expression: &'a Expression,
         params: &[ParamValue],
@@ -247,7 +246,7 @@ impl<'a, R: Real> Evaluator<'a, R> {
         Ok(evaluator)
     }
 
-    /// The value at a place, for a score that a mask does not ask for.
+    /// The value at a place, for this score, which a mask ignores.
     pub fn evaluate(&mut self, place: &ScoreIndices, score: R) -> Value<R> {
         let mut changed = Dependencies::SCORE;
         for index in Index::ALL {
@@ -264,17 +263,17 @@ impl<'a, R: Real> Evaluator<'a, R> {
         self.values.last().copied().unwrap_or(Value::Num(R::ZERO))
     }
 
-    /// The score that takes a score's place.
+    /// The score that replaces a score.
     pub fn score(&mut self, place: &ScoreIndices, score: R) -> R {
         self.evaluate(place, score).num()
     }
 
-    /// Whether a mask lets the score at a place count.
+    /// Whether a mask shows the score at a place.
     pub fn mask(&mut self, place: &ScoreIndices) -> bool {
         self.evaluate(place, R::ZERO).cond()
     }
 
-    /// What each node was worth at the last place.
+    /// The value of each node at the last place.
     pub fn values(&self) -> &[Value<R>] {
         &self.values
     }
@@ -283,7 +282,7 @@ impl<'a, R: Real> Evaluator<'a, R> {
         self.values[id as usize]
     }
 
-    /// What a node is worth, whose operands have been computed.
+    /// The value of a node whose operands have been computed.
     fn value(&self, node: Node, score: R) -> Value<R> {
         match node {
             Node::Score => Value::Num(score),
@@ -315,7 +314,7 @@ impl<'a, R: Real> Evaluator<'a, R> {
         }
     }
 
-    /// An element; an index outside the tensor is moved to the nearest one inside.
+    /// An element; an index outside the tensor is clamped to the nearest one inside.
     fn read(&self, slot: usize, ids: [Id; MAX_RANK]) -> Value<R> {
         let tensor = &self.list[slot];
         let shape = self.tensors.shape(slot);

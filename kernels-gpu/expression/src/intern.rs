@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use super::check::type_of;
 use super::{Id, Node, Param, Tensor, Type};
 
-/// Collects nodes. Equal ones are one, and each is simplified before it enters, unless all stay as they are.
+/// Collects nodes. Equal ones are merged, and each is simplified before it is added, unless all stay as they are.
 pub(super) struct Interner {
     nodes: Vec<Node>,
     types: Vec<Type>,
     ids: HashMap<Node, Id>,
-    /// What the nodes' places in the lists mean.
+    /// The list that the nodes index.
     pub params: Vec<Param>,
-    /// What the nodes' places in the lists mean.
+    /// The list that the nodes index.
     pub tensors: Vec<Tensor>,
     simplifies: bool,
 }
@@ -62,7 +62,7 @@ impl Interner {
         }
     }
 
-    /// The number of this very node.
+    /// The number of this node, not simplified.
     pub fn keep(&mut self, node: Node) -> Id {
         let node = node.mapped(&self.tensors, |id| id);
         if let Some(&id) = self.ids.get(&node) {
@@ -78,12 +78,12 @@ impl Interner {
         id
     }
 
-    /// Takes over nodes, of which there is at least one and each is made of those before it: the number of the last.
+    /// Adds nodes, at least one, each made of those before it: returns the number of the last.
     pub fn copy(&mut self, nodes: &[Node]) -> Id {
         self.copy_all(nodes).last().copied().unwrap_or_default()
     }
 
-    /// Takes over nodes, each made of those before it: the number that each has now.
+    /// Adds nodes, each made of those before it: returns the new number of each.
     pub fn copy_all(&mut self, nodes: &[Node]) -> Vec<Id> {
         let mut ids: Vec<Id> = Vec::with_capacity(nodes.len());
         for node in nodes {

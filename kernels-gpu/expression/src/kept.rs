@@ -1,4 +1,4 @@
-//! Edits that stay for as long as the process.
+//! Edits that live as long as the process.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -7,15 +7,15 @@ use std::sync::{Mutex, PoisonError};
 
 use super::ptx::Edit;
 
-/// An edit that stays for as long as the process, as the kernels do that are compiled for it. Equal edits are one: copying and comparing them costs
-/// what a number does.
+/// An edit that lives as long as the process, as do the kernels compiled for it. Equal edits are stored once: copying and comparing them is as cheap
+/// as for a number.
 #[derive(Clone, Copy)]
 pub struct Kept(&'static Edit);
 
 /// All of them.
 static KEPT: Pool<Edit> = Pool::new();
 
-/// Values that stay for as long as the process, equal ones once.
+/// Values that live as long as the process, equal ones stored once.
 pub struct Pool<T: 'static>(Mutex<Option<HashSet<&'static T>>>);
 
 impl<T: Eq + Hash> Pool<T> {
@@ -24,7 +24,7 @@ impl<T: Eq + Hash> Pool<T> {
         Pool(Mutex::new(None))
     }
 
-    /// Keeps a value, or finds the one that is kept.
+    /// Stores a value, or finds an equal one.
     pub fn keep(&self, value: T) -> &'static T {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = kept.get_or_insert_default();
@@ -44,7 +44,7 @@ impl<T: Eq + Hash> Default for Pool<T> {
 }
 
 impl Kept {
-    /// Keeps an edit, or finds the one that is kept.
+    /// Stores an edit, or finds an equal one.
     pub fn new(edit: Edit) -> Kept {
         Kept(KEPT.keep(edit))
     }

@@ -1,16 +1,16 @@
-//! Scores and masks of the user's own: expressions that are traced once from a closure, evaluated on the CPU, and written as PTX into kernels
-//! that were compiled long before. No kernel is known here.
+//! Custom scores and masks: expressions that are traced once from a closure, evaluated on the CPU, and inserted as PTX into precompiled kernels.
+//! This crate knows no kernel.
 //!
-//! | module | what it is |
+//! | module | contents |
 //! |---|---|
 //! | `build`, `text`, `check` | expressions are made by tracing closures, read from text, and checked |
-//! | `simplify`, `band` | equal and known values become one; sides of a band are taken out of a mask |
+//! | `simplify`, `band` | equal nodes are merged and constants folded; the sides of a band are split off a mask |
 //! | `evaluate`, `bounds`, `derivative`, `reads` | the value at a place, bounds on it in a box of places, derivatives, which elements are read |
 //! | [`ptx`] | expressions as PTX in a kernel's text |
 //! | `mask_program` | a mask as instructions that a kernel interprets |
-//! | `device` | what kernels know of expressions: the one folder that is compiled for GPUs, too |
+//! | `device` | the part that kernels use: the one folder that is also compiled for GPUs |
 
-/// The folder of this crate: what compiles device code finds its part of it there.
+/// The folder of this crate, in which the builder of device code finds `device`.
 pub const MANIFEST_DIR: &str = env!("CARGO_MANIFEST_DIR");
 
 mod arithmetic;
@@ -52,7 +52,7 @@ pub use node::{
 };
 pub use reads::{NoReadDims, ReadDims};
 
-/// Nodes, each made of those before it, of which the last is the value. Equal nodes are one.
+/// Nodes, each made of those before it. The last is the value. Equal nodes are stored once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Expression {
     nodes: Box<[Node]>,
@@ -66,12 +66,12 @@ impl Expression {
         &self.nodes
     }
 
-    /// The values that each call gives anew. An expression may name some that its value does not depend on.
+    /// The values that each call gives. An expression may name some that its value does not depend on.
     pub fn params(&self) -> &[Param] {
         &self.params
     }
 
-    /// The tensors that each call gives anew. An expression may name some that its value does not depend on.
+    /// The tensors that each call gives. An expression may name some that its value does not depend on.
     pub fn tensors(&self) -> &[Tensor] {
         &self.tensors
     }

@@ -1,8 +1,8 @@
 //! A mask as a program of few instructions, which kernels interpret on a block of scores.
 //!
-//! A value that depends on the query alone, or on the key alone, is evaluated at each query of a block, and its bounds there are kept: the parts
-//! of rows and of columns do so. That is the least that can be known of it. Where the bounds of its operands say as much, as of `q + 1`, it
-//! is bounded in the last part like what depends on both.
+//! A value that depends only on the query, or only on the key, is evaluated at each query, or key, of a block, and its bounds there are kept: this
+//! is done by the parts of rows and of columns. These are its tightest bounds. If the bounds of its operands are as tight, as for `q + 1`, it is
+//! bounded in the last part like values that depend on both.
 
 use std::fmt;
 
@@ -15,26 +15,26 @@ use crate::device::{
     MAX_MASK_VALUES, MaskInstruction, MaskOp, MaskProgram,
 };
 
-/// A mask that makes no program.
+/// A mask that cannot be a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TooLong {
-    /// It has more instructions than a program.
+    /// It has more instructions than a program may have.
     Instructions {
-        /// Its own.
+        /// Its number.
         given: usize,
-        /// The most.
+        /// The limit.
         most: usize,
     },
-    /// It holds more values at a time than a program.
+    /// It has more live values than a program may have.
     Values {
-        /// The most.
+        /// The limit.
         most: usize,
     },
-    /// It has more values of rows or of columns than a program keeps bounds of.
+    /// It has more values of rows or of columns than a program can keep bounds of.
     Bounds {
-        /// Its own.
+        /// Its number.
         given: usize,
-        /// The most.
+        /// The limit.
         most: usize,
     },
 }
@@ -139,9 +139,9 @@ pub fn mask_program(
 /// How blocks that a mask hides or shows are found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MaskMapping {
-    /// What intervals say. Without instructions that is nothing.
+    /// The program for intervals. Without instructions it decides nothing.
     pub program: MaskProgram,
-    /// Whether blocks that they leave open are evaluated pair by pair.
+    /// Whether blocks that it leaves open are evaluated pair by pair.
     pub at_pairs: bool,
 }
 
@@ -160,8 +160,8 @@ pub fn mask_mapping(mask: &Expression, params: &[Param], tensors: &[Tensor]) -> 
 }
 
 impl<'a> Writer<'a> {
-    /// Whether intervals may leave a block open all of whose pairs are alike. They seldom do where values of rows and values of columns meet in sums,
-    /// differences and comparisons alone: as causal masks, windows and documents.
+    /// Whether intervals may leave a block open although all of its pairs have the same value. They seldom do if values of rows and of columns are
+    /// combined only in sums, differences and comparisons, as in causal masks, windows and documents.
     fn is_loose(&self) -> bool {
         let nodes = self.mask.nodes().iter().enumerate();
         let is_both = |id: Id| self.of[id as usize] == Of::Both;
@@ -261,7 +261,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes a part of these nodes, whose values lie in as few places as they can.
+    /// Writes a part of these nodes, with as few places for values as possible.
     fn write(&mut self, part: Part, ids: &[Id]) -> Result<(), TooLong> {
         let nodes = self.mask.nodes();
         let is_made = |writer: &Writer, id: Id| part != Part::Last || writer.is_bounded(id);
@@ -296,7 +296,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Keeps a value that lies in this place, if the part is there for it.
+    /// Keeps the value in this place, if it belongs to the part.
     fn keep(&mut self, part: Part, id: Id, place: u8) {
         let kept = match part {
             Part::Rows => &self.kept[0],
@@ -309,7 +309,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// What takes the bounds that were kept of a node.
+    /// The instruction that loads the kept bounds of a node.
     fn bound(&self, id: Id, to: u8) -> MaskInstruction {
         let (op, kept) = match self.of[id as usize] {
             Of::Rows => (MaskOp::OfRows, &self.kept[0]),
@@ -319,7 +319,7 @@ impl<'a> Writer<'a> {
         MaskInstruction::new(op, to).with(at.unwrap_or(0) as u8, [0; 4])
     }
 
-    /// What makes a node of operands in these places.
+    /// The instruction for a node with operands in these places.
     fn instruction(&self, id: Id, to: u8, place: impl Fn(Id) -> u8) -> MaskInstruction {
         let new = |op| MaskInstruction::new(op, to);
         let node = self.mask.nodes()[id as usize];
@@ -366,7 +366,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Whether a program knows nothing of a node: of functions that are not exact.
+/// Whether a program has no bounds for a node: for functions that are not exact.
 fn is_unknown(node: Node) -> bool {
     matches!(node, Node::Unary(op, _) if !MASK_UNARY.contains(&op))
 }

@@ -1,6 +1,6 @@
-//! Scores and masks that have names: the command measures them, and builds hold kernels with some of them to budgets.
+//! Scores and masks with names: the command measures them, and builds check kernels with some of them against budgets.
 //!
-//! | name | what | parameters and tensors |
+//! | name | expression | parameters and tensors |
 //! |---|---|---|
 //! | `identity` | `s` | |
 //! | `alibi` | `s + slopes[head] · (k − (q + seqlen_k − seqlen_q))` | `slopes` f32 `[heads]` |
@@ -15,10 +15,10 @@
 
 use super::{At, Expression, ExpressionError, Int, Num};
 
-/// A score that has a name.
+/// A score with a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamedScore {
-    /// The score itself.
+    /// The unchanged score.
     Identity,
     /// ALiBi: a penalty for distance, by a slope for each head.
     Alibi,
@@ -32,16 +32,16 @@ pub enum NamedScore {
     Bias,
 }
 
-/// A mask that has a name.
+/// A mask with a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamedMask {
-    /// A query sees the keys up to its own place.
+    /// A query sees the keys up to its own position.
     Causal,
-    /// Of these the last ones before its own place, so many.
+    /// The same, but at most this many keys before its own position.
     Window,
     /// A query sees the keys of its own document.
     Document,
-    /// A query sees keys by blocks of 64 × 64, which a tensor names. Intervals say nothing of it: it is evaluated at pairs.
+    /// A query sees keys by blocks of 64 × 64, which a tensor selects. Intervals cannot bound it: it is evaluated at pairs.
     Blocks,
 }
 
@@ -56,7 +56,7 @@ impl NamedScore {
         NamedScore::Bias,
     ];
 
-    /// As options have it.
+    /// Its name in options.
     pub const fn name(self) -> &'static str {
         match self {
             NamedScore::Identity => "identity",
@@ -68,7 +68,7 @@ impl NamedScore {
         }
     }
 
-    /// That of this name.
+    /// The one with this name.
     pub fn by_name(name: &str) -> Option<NamedScore> {
         NamedScore::ALL
             .into_iter()
@@ -97,7 +97,7 @@ impl NamedMask {
         NamedMask::Blocks,
     ];
 
-    /// As options have it.
+    /// Its name in options.
     pub const fn name(self) -> &'static str {
         match self {
             NamedMask::Causal => "causal",
@@ -107,7 +107,7 @@ impl NamedMask {
         }
     }
 
-    /// That of this name.
+    /// The one with this name.
     pub fn by_name(name: &str) -> Option<NamedMask> {
         NamedMask::ALL
             .into_iter()

@@ -5,7 +5,7 @@ use core::fmt;
 use crate::device::MAX_RANK;
 pub use crate::device::interval::{Binary, Compare, Index, Precision, Type, Unary};
 
-/// A node's number in its expression: nodes that it is made of have smaller ones.
+/// A node's number in its expression: its operands have smaller ones.
 pub type Id = u32;
 
 /// A node.
@@ -13,7 +13,7 @@ pub type Id = u32;
 pub enum Node {
     /// The score: q · k times softmax_scale.
     Score,
-    /// Where the score lies.
+    /// An index of the score's position.
     Index(Index),
     /// A constant, by its bits.
     F32(u32),
@@ -21,31 +21,31 @@ pub enum Node {
     I32(i32),
     /// A constant.
     Bool(bool),
-    /// A parameter of the expression, by its place in the list: its value is of the call.
+    /// A parameter of the expression, by its index in the list: each call gives its value.
     Param(u8),
     /// A function of one value.
     Unary(Unary, Id),
     /// A function of two values.
     Binary(Binary, Id, Id),
-    /// A comparison of two numbers, or of two whole numbers.
+    /// A comparison of two numbers, or of two integers.
     Compare(Compare, Id, Id),
     /// `if .0 { .1 } else { .2 }`.
     Select(Id, Id, Id),
-    /// An element of a tensor of the caller's, by its place in the list. Indices behind the tensor's rank are 0, of no meaning. An index outside the
-    /// tensor is moved to the nearest one inside.
+    /// An element of a tensor of the caller, by the tensor's index in the list. Indices beyond the tensor's rank are 0 and ignored. An index outside
+    /// the tensor is clamped to the nearest one inside.
     Read(u8, [Id; MAX_RANK]),
 }
 
-/// A value that each call gives anew.
+/// A parameter, which each call gives.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Param {
-    /// By which the call names it.
+    /// Its name.
     pub name: String,
     /// [`Type::F32`] or [`Type::I32`].
     pub ty: Type,
 }
 
-/// What the elements of a tensor are.
+/// The type of a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ElementType {
     /// 32 bits: a number.
@@ -54,23 +54,23 @@ pub enum ElementType {
     F16,
     /// 16 bits: a number.
     Bf16,
-    /// 32 bits: a whole number.
+    /// 32 bits: an integer.
     I32,
 }
 
-/// A tensor that each call gives anew.
+/// A tensor that each call gives.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Tensor {
-    /// By which the call names it.
+    /// Its name.
     pub name: String,
-    /// Of its elements.
+    /// The type of its elements.
     pub element: ElementType,
     /// How many dimensions it has: 1 to [`MAX_RANK`].
     pub rank: u8,
 }
 
 impl ElementType {
-    /// What an element read is.
+    /// The type of an element that is read.
     pub const fn ty(self) -> Type {
         match self {
             ElementType::F32 | ElementType::F16 | ElementType::Bf16 => Type::F32,

@@ -12,7 +12,10 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 /// The chapters.
 const BOOK: &str = "docs/src";
 
-/// Texts outside the book whose links are checked, too.
+/// Notes on measurements, whose links are checked, too.
+const NOTES: &str = "tests/benches/notes";
+
+/// Other texts outside the book whose links are checked.
 const OTHERS: [&str; 7] = [
     "README.md",
     "ARCHITECTURE.md",
@@ -136,11 +139,12 @@ pub fn check(root: &Path) -> Result<()> {
 }
 
 fn faults(root: &Path) -> Result<Vec<String>> {
-    let chapters = chapters(root)?;
+    let chapters = texts(root, BOOK)?;
     let mut faults = Vec::new();
     let mut seen = BTreeSet::new();
     let others = OTHERS.iter().map(|path| (*path).to_owned());
-    for path in chapters.iter().cloned().chain(others) {
+    let notes = texts(root, NOTES)?;
+    for path in chapters.iter().cloned().chain(others).chain(notes) {
         let text = fs::read_to_string(root.join(&path)).with_context(|| path.clone())?;
         let page = Page::new(&text);
         for link in &page.links {
@@ -171,13 +175,13 @@ fn faults(root: &Path) -> Result<Vec<String>> {
     Ok(faults)
 }
 
-/// The chapters' paths from the root.
-fn chapters(root: &Path) -> Result<Vec<String>> {
-    let mut chapters = files(&root.join(BOOK))?;
-    chapters.retain(|name| name.ends_with(".md"));
-    Ok(chapters
+/// The texts of a folder, by their paths from the root.
+fn texts(root: &Path, folder: &str) -> Result<Vec<String>> {
+    let mut texts = files(&root.join(folder))?;
+    texts.retain(|name| name.ends_with(".md"));
+    Ok(texts
         .iter()
-        .map(|name| format!("{BOOK}/{name}"))
+        .map(|name| format!("{folder}/{name}"))
         .collect())
 }
 
@@ -348,7 +352,7 @@ mod tests {
             "[`OnlineSoftmax::update`](../../kernels-gpu/src/tile/softmax.rs)",
             "[`host/src/plan`](../../host/src/plan)",
             "[`Algorithm::Flash1`](../../host/src/terms/algorithm.rs)",
-            "[records](../../tests/benches/README.md#records)",
+            "[ratios](../../tests/benches/README.md#a-ratio)",
             "# A b-c `d`\n[there](#a-b-c-d)",
             "`host/src/attention.rs` and `tests/tests/schedule`, `host/tests/{a,b}`",
             "[paper](https://arxiv.org/abs/2205.14135)",
@@ -364,7 +368,7 @@ mod tests {
             "[`Softmax::update`](../../kernels-gpu/src/tile/softmax.rs)",
             "[`host/src/plans`](../../host/src/plan)",
             "[a](../../host/src/nothing.rs)",
-            "[records](../../tests/benches/README.md#tapes)",
+            "[ratios](../../tests/benches/README.md#tapes)",
             "[there](#nowhere)",
             "`host/src/nothing.rs`",
             "[a](http://example.com)",

@@ -1,9 +1,8 @@
 //! Memory of Burn's CUDA devices: f16 and bf16, in place, on ferroflash's kernels.
 //!
-//! CubeCL, which runs Burn's CUDA work, gives the address of a tensor's memory, but not its stream. So a call waits twice:
-//! for CubeCL's work that makes the inputs, and for ferroflash's, which runs on a stream of its own. MISSING.md says
-//! what Burn would have to give for calls that wait for nothing. Both libraries work in the device's primary context, so the
-//! addresses of one mean the same to the other.
+//! CubeCL, which runs Burn's CUDA work, exposes the address of a tensor's memory, but not its stream. So a call waits twice: for CubeCL's work that
+//! computes the inputs, and for ferroflash's, which runs on its own stream. MISSING.md says what Burn would have to expose for calls that do not
+//! wait. Both libraries work in the device's primary context, so the addresses of one are valid in the other.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -29,7 +28,7 @@ use crate::error::Error;
 /// ferroflash's kernels read 16 bytes at a time.
 const ALIGNMENT_BYTES: u64 = 16;
 
-/// The devices that calls have used, by ordinal, each with a queue of its own.
+/// The devices that calls have used, by ordinal, each with its own queue.
 static PLACES: LazyLock<Mutex<HashMap<u32, Arc<Place>>>> = LazyLock::new(Mutex::default);
 
 /// Whether a device of CubeCL is a CUDA device.
@@ -37,7 +36,7 @@ pub(crate) fn is_cuda(device: &CubeDevice) -> bool {
     ordinal(device).is_some()
 }
 
-/// The place of a CUDA device in the driver's list.
+/// The index of a CUDA device in the driver's list.
 fn ordinal(device: &CubeDevice) -> Option<u32> {
     match device {
         CubeDevice::Cuda(device) => u32::try_from(device.index).ok(),
@@ -62,7 +61,7 @@ fn place(ordinal: u32) -> Result<Arc<Place>, Error> {
     }
 }
 
-/// What keeps the memory of a tensor allocated and in place: the tensor, and CubeCL's own hold.
+/// Keeps the memory of a tensor allocated and in place: the tensor, and CubeCL's own handle.
 pub(crate) struct Hold {
     tensor: CubeTensor,
     _resource: Box<dyn Any>,
@@ -96,7 +95,7 @@ impl Memory for CubeBackend {
         place(ordinal(&device).unwrap_or_default())
     }
 
-    /// A copy where the last dimension is not contiguous, or a row does not start at a multiple of 16 bytes.
+    /// A copy if the last dimension is not contiguous, or a row does not start at a multiple of 16 bytes.
     fn read<'a>(
         argument: Argument,
         tensor: &'a CubeTensor,
@@ -183,7 +182,7 @@ fn layout(argument: Argument, tensor: &CubeTensor) -> Result<Layout, Error> {
     ))
 }
 
-/// Whether ferroflash can read a tensor's rows where they lie, if the first one does.
+/// Whether ferroflash can read all of a tensor's rows in place, if it can read the first.
 fn rows_are_aligned(tensor: &CubeTensor) -> bool {
     let (shape, strides) = (tensor.meta.shape(), tensor.meta.strides());
     let elems = (ALIGNMENT_BYTES as usize) / tensor.dtype.size();

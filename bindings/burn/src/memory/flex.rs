@@ -1,4 +1,4 @@
-//! Tensors of Burn's CPU backend Flex: f32, f16 and bf16, in place where their strides allow it.
+//! Tensors of Burn's CPU backend Flex: f32, f16 and bf16, in place if their strides allow it.
 
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;

@@ -1,4 +1,4 @@
-//! Memory of the host: all cores of the processor compute.
+//! Host memory: all cores of the processor compute.
 
 use std::sync::{Arc, LazyLock};
 
@@ -12,15 +12,15 @@ use super::{Lent, Memory, Place};
 use crate::check;
 use crate::error::Error;
 
-/// A backend whose tensors lie in the host's memory.
+/// A backend whose tensors are in host memory.
 pub(crate) trait Host: Backend {
     /// The types that q, k and v may have.
     const DTYPES: &'static [DType];
 
-    /// The address of the first element, and elements from one of each dimension to the next.
+    /// The address of the first element, and the strides in elements.
     fn at(argument: Argument, tensor: &FloatTensor<Self>) -> Result<(u64, Vec<isize>), Error>;
 
-    /// A copy without gaps, unless the tensor has none.
+    /// A contiguous copy, unless the tensor is contiguous.
     fn gathered(tensor: &FloatTensor<Self>) -> Option<FloatTensor<Self>>;
 }
 
@@ -34,7 +34,7 @@ static CPU: LazyLock<Arc<Place>> = LazyLock::new(|| {
 
 impl<B: Host> Memory for B {
     const DTYPES: &'static [DType] = <B as Host>::DTYPES;
-    /// A copy, where one was made.
+    /// The copy, if one was made.
     type Hold<'a> = Option<FloatTensor<B>>;
     type Room = (Bytes, Shape, DType);
 
@@ -88,8 +88,8 @@ impl<B: Host> Memory for B {
     }
 }
 
-/// The layout of a tensor with these strides, if ferroflash can read it: where the last dimension is contiguous, and no
-/// stride is negative. Strides of dimensions that are not stepped along do not count and become 0.
+/// The layout of a tensor with these strides, if ferroflash can read it: if the last dimension is contiguous, and no stride is negative. Strides of
+/// dimensions with at most one entry are ignored and become 0.
 fn layout([batch, heads, seqlen, head_dim]: [usize; 4], strides: &[isize]) -> Option<Layout> {
     let sizes = [batch, heads, seqlen, head_dim];
     let is_empty = sizes.contains(&0);

@@ -1,6 +1,6 @@
-//! Memory of Burn's tensors, held and handed to ferroflash as addresses. The only folder with `unsafe`.
+//! Memory of Burn's tensors, kept alive and passed to ferroflash as addresses. The only folder with `unsafe`.
 //!
-//! A backend says how its memory is lent ([`Memory`]); the passes are written once, for all.
+//! A backend implements how it lends its memory ([`Memory`]); the passes are written once, for all backends.
 #![allow(unsafe_code)]
 
 #[cfg(feature = "cuda")]
@@ -29,16 +29,16 @@ pub(crate) use cuda::is_cuda;
 use crate::check;
 use crate::error::Error;
 
-/// How many calls stay prepared.
+/// How many prepared calls are kept.
 const N_PLANS: usize = 256;
 
-/// Calls prepared before, of all devices.
+/// The prepared calls of all devices.
 static PLANS: LazyLock<PlanCache> = LazyLock::new(|| PlanCache::new(N_PLANS));
 
-/// How a pass is made a call.
+/// The constructor of a pass's call.
 type Pass = fn(&Attention, &Layouts, &PlanCache) -> Result<Call, ferroflash::Error>;
 
-/// What computes, and where it is enqueued: on the host nowhere.
+/// The device, and its queue: none on the host.
 pub(crate) struct Place {
     pub(crate) device: Device,
     queue: Option<Mutex<Queue>>,
@@ -51,40 +51,40 @@ type Lent<'a, B> = (u64, <B as Memory>::Hold<'a>);
 pub(crate) trait Memory: Backend {
     /// The types that q, k and v may have.
     const DTYPES: &'static [DType];
-    /// What keeps memory in place beside a tensor that is borrowed.
+    /// Keeps memory in place in addition to a borrowed tensor.
     type Hold<'a>;
     /// A new tensor while it is written.
     type Room;
 
-    /// Where q, k and v lie.
+    /// The device of q, k and v.
     fn place(inputs: [&FloatTensor<Self>; 3]) -> Result<Arc<Place>, Error>;
 
-    /// A tensor `[batch, heads, seqlen, head_dim]` to read: where it lies if its strides can be read, or a copy.
+    /// A tensor `[batch, heads, seqlen, head_dim]` to read: in place if its strides allow it, or a copy.
     fn read<'a>(
         argument: Argument,
         tensor: &'a FloatTensor<Self>,
     ) -> Result<(Lent<'a, Self>, Layout), Error>;
 
-    /// A tensor to read as numbers without gaps: where it lies, or a copy.
+    /// A tensor to read as contiguous numbers: in place, or a copy.
     fn read_gapless<'a>(
         argument: Argument,
         tensor: &'a FloatTensor<Self>,
     ) -> Result<Lent<'a, Self>, Error>;
 
-    /// New memory beside a tensor, without gaps.
+    /// New contiguous memory on the device of a tensor.
     fn room(beside: &FloatTensor<Self>, shape: Shape, dtype: DType) -> Self::Room;
 
     /// New memory, to write.
     fn write<'a>(argument: Argument, room: &'a mut Self::Room) -> Result<Lent<'a, Self>, Error>;
 
-    /// The tensor that has been written, beside another.
+    /// The tensor that has been written, on the device of another.
     fn tensor(beside: &FloatTensor<Self>, room: Self::Room) -> FloatTensor<Self>;
 
-    /// Waits for the backend's work on memory that is lent.
+    /// Waits for the backend's work on lent memory.
     fn wait(hold: &Self::Hold<'_>) -> Result<(), Error>;
 }
 
-/// A pass while it is put together: addresses, layouts, and what keeps memory in place.
+/// Builder of a pass: addresses, layouts, and what keeps memory in place.
 pub(crate) struct Run<'a, B: Memory> {
     addresses: Addresses,
     layouts: Layouts,
@@ -121,7 +121,7 @@ impl<'a, B: Memory> Run<'a, B> {
         Ok(())
     }
 
-    /// With so many statistics of rows, f32, that are read.
+    /// With this many row statistics, f32, that are read.
     pub(crate) fn read_rows(
         &mut self,
         argument: Argument,
@@ -154,7 +154,7 @@ impl<'a, B: Memory> Run<'a, B> {
         self.write_rows(argument, room)
     }
 
-    /// With new statistics of rows that are written.
+    /// With new row statistics that are written.
     pub(crate) fn write_rows(
         &mut self,
         argument: Argument,
@@ -170,7 +170,7 @@ impl<'a, B: Memory> Run<'a, B> {
         self.held.push(hold);
     }
 
-    /// Runs the pass of the problem that q, k and v pose, where they lie; it is done when this returns.
+    /// Runs the pass of the problem of q, k and v, on their device; it is done when this returns.
     pub(crate) fn run(self, pass: Pass, attention: &Attention, place: &Place) -> Result<(), Error> {
         let call = pass(attention, &self.layouts, &PLANS)?;
         for hold in &self.held {

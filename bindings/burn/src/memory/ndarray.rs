@@ -1,4 +1,4 @@
-//! Tensors of Burn's CPU backend NdArray: f32, in place where their strides allow it.
+//! Tensors of Burn's CPU backend NdArray: f32, in place if their strides allow it.
 // Burn 0.22 calls the backend deprecated and still ships it.
 #![allow(deprecated)]
 

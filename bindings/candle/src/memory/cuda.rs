@@ -1,8 +1,8 @@
-//! Memory of a CUDA device: calls are enqueued on candle's stream, in memory of candle's allocator, without a copy and without waiting.
+//! CUDA memory: calls are enqueued on candle's stream, in memory of candle's allocator, without copies and without waiting.
 //!
-//! All work of a call is enqueued on candle's stream, on which candle allocates and frees, in this order. So memory that is
-//! dropped when a call has been enqueued is freed behind it. Where other streams are in use, cudarc's events keep them apart:
-//! [`Place::Order`] waits for them when it is made, and records one when it is dropped.
+//! All work of a call is enqueued on candle's stream, on which candle also allocates and frees, in this order. So memory that is dropped after a
+//! call has been enqueued is freed after the call. If other streams are in use, cudarc's events order them: [`Place::Order`] waits for these events
+//! when it is made, and records one when it is dropped.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,10 +20,10 @@ use ferroflash::raw::{Addresses, Call, Values};
 
 use super::{Place, refused};
 
-/// The shortest piece of memory that is asked for: the driver gives none of 0 bytes.
+/// The smallest allocation: the driver does not allocate 0 bytes.
 const LEAST_BYTES: usize = 256;
 
-/// A device, and candle's stream of it.
+/// A device, and candle's stream on it.
 pub(crate) struct Cuda {
     candle: CudaDevice,
     stream: Arc<CudaStream>,
@@ -31,8 +31,8 @@ pub(crate) struct Cuda {
     cuda: Arc<cuda::CudaDevice>,
 }
 
-/// A context that candle works in, and ferroflash's device in it. It is kept for the life of the program, and so its kernels are,
-/// which the driver compiles when they are first wanted.
+/// A context that candle works in, and ferroflash's device in it. It is kept for the life of the program, as are its kernels, which the driver
+/// compiles at their first use.
 #[derive(Clone)]
 struct Known {
     device: Device,
@@ -43,7 +43,7 @@ struct Known {
 /// By the address of the context.
 static KNOWN: LazyLock<Mutex<HashMap<usize, Known>>> = LazyLock::new(Mutex::default);
 
-/// What a context has been found to be before, or is now.
+/// The cached or newly found device of a context.
 fn known(context: &Arc<CudaContext>) -> std::result::Result<Known, ferroflash::Error> {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     match known.entry(context.cu_ctx().addr()) {
@@ -61,7 +61,7 @@ fn known(context: &Arc<CudaContext>) -> std::result::Result<Known, ferroflash::E
     }
 }
 
-/// The slice in a storage, whatever the type of its elements; of types that no call takes, an error.
+/// The slice in a storage, for any element type; an error for types that no call takes.
 macro_rules! of_elements {
     ($dtype:expr, $slice:expr, $elements:ident => $value:expr) => {
         match $slice {
@@ -79,7 +79,7 @@ macro_rules! of_elements {
     };
 }
 
-/// The address of an element. An empty tensor may begin behind the end.
+/// The address of an element. An empty tensor may begin beyond the end.
 fn at<T>(address: u64, n_elems: usize, first: usize) -> u64 {
     address + (first.min(n_elems) * size_of::<T>()) as u64
 }

@@ -1,4 +1,4 @@
-//! Memory of the host: all cores of the processor compute.
+//! Host memory: all cores of the processor compute.
 
 use std::sync::LazyLock;
 
@@ -16,7 +16,7 @@ pub(crate) struct Host;
 /// The processor.
 static CPU: LazyLock<Device> = LazyLock::new(Device::cpu);
 
-/// Calls a function or a method of the vector in a storage, whatever the type of its elements; of types that no call takes, an error.
+/// Calls a function or a method of the vector in a storage, for any element type; an error for types that no call takes.
 macro_rules! of_elements {
     ($storage:expr, $elements:ident => $value:expr) => {
         match $storage {

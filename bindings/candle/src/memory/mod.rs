@@ -1,6 +1,6 @@
-//! Memory of candle's tensors, held and handed to ferroflash as addresses. The only folder with `unsafe`.
+//! Memory of candle's tensors, kept alive and passed to ferroflash as addresses. The only folder with `unsafe`.
 //!
-//! A pass or an append is written once, for every [`Place`] that memory may be in: the host's, and a CUDA device's.
+//! A pass or an append is written once, for every [`Place`] of memory: the host, and a CUDA device.
 #![allow(unsafe_code)]
 
 #[cfg(feature = "cuda")]
@@ -19,19 +19,19 @@ pub(crate) use host::Host;
 use crate::error::{Error, elsewhere};
 use crate::given::{Given, Source};
 
-/// A tensor as candle hands it to an operation.
+/// A tensor as candle passes it to an operation.
 pub(crate) type Stored<'a, P> = (&'a <P as Place>::Storage, &'a Layout);
 
-/// Where the memory of a call is, and what computes there.
+/// The place of a call's memory, and the device that computes there.
 pub(crate) trait Place: Sized {
     /// The memory of a tensor.
     type Storage;
-    /// What keeps the work of other streams away from a tensor's memory while it is used.
+    /// Orders the work of other streams with the use of a tensor's memory.
     type Order<'a>
     where
         Self: 'a;
 
-    /// Where this memory is.
+    /// The place of this memory.
     fn of(storage: &Self::Storage) -> Result<Self>;
 
     /// ferroflash's device.
@@ -43,10 +43,10 @@ pub(crate) trait Place: Sized {
     /// The memory of a tensor, if it is of this kind.
     fn find(storage: &Storage) -> Option<&Self::Storage>;
 
-    /// The same as candle's tensors hold it.
+    /// The same as the storage of candle's tensors.
     fn wrap(storage: Self::Storage) -> Storage;
 
-    /// New memory of so many elements. What they are is not said: a pass writes all of them, or gives an error and they are dropped.
+    /// New uninitialised memory of this many elements: a pass writes all of them, or fails and they are dropped.
     fn room(&self, dtype: DType, n_elems: usize) -> Result<Self::Storage>;
 
     /// The address of an element, to read from there on.
@@ -69,23 +69,23 @@ pub(crate) trait Place: Sized {
     /// Computes a call, or enqueues it on candle's stream.
     ///
     /// # Safety
-    /// As of [`Call::run`], until the [`Place::Order`] of what lies at the addresses is dropped.
+    /// As for [`Call::run`], until the [`Place::Order`] of the memory at the addresses is dropped.
     unsafe fn run(&self, call: &Call, addresses: &Addresses, values: &Values) -> Result<()>;
 }
 
-/// Tensors that a call reads beside those that candle lends it, held: of each memory once, as two arguments may be one tensor.
+/// Guards of the tensors that a call reads in addition to those that candle lends it: one guard per storage, as two arguments may be one tensor.
 pub(crate) struct Held<'a> {
     guards: Vec<Guard<'a>>,
-    /// Of each argument, which of the guards.
+    /// The index of the guard of each argument.
     arguments: Vec<(Argument, usize)>,
-    /// Of each name of an expression, which of the guards, and its strides.
+    /// The index of the guard of each name of an expression, and its strides.
     named: Vec<(&'static str, usize, Vec<i64>)>,
     given: &'a Given,
 }
 
-/// A tensor whose memory nobody takes away or writes for as long as this.
+/// A tensor whose memory is neither freed nor written during the guard's lifetime.
 struct Guard<'a> {
-    /// What it is called.
+    /// Its name.
     name: &'static str,
     tensor: &'a Tensor,
     layout: &'a Layout,
@@ -93,7 +93,7 @@ struct Guard<'a> {
 }
 
 impl<'a> Held<'a> {
-    /// What a call gives, and these tensors.
+    /// The arguments of a call, and these tensors.
     pub(crate) fn of(given: &'a Given, others: &[(Argument, &'a Tensor)]) -> Held<'a> {
         let mut held = Held {
             guards: Vec::new(),
@@ -123,7 +123,7 @@ impl<'a> Held<'a> {
         held
     }
 
-    /// Which of the guards holds this tensor.
+    /// The index of the guard of this tensor.
     fn guard(&mut self, name: &'static str, tensor: &'a Tensor) -> usize {
         let mut guards = self.guards.iter();
         let known = guards.position(|guard| guard.tensor.id() == tensor.id());
@@ -140,7 +140,7 @@ impl<'a> Held<'a> {
     }
 }
 
-/// A run of a call while it is put together: addresses, and what keeps them in order.
+/// Builder of a run: addresses, and the guards that order them.
 pub(crate) struct Run<'a, P: Place> {
     place: &'a P,
     given: &'a Given,
@@ -151,7 +151,7 @@ pub(crate) struct Run<'a, P: Place> {
 }
 
 impl<'a, P: Place> Run<'a, P> {
-    /// With all that is held.
+    /// With all guarded tensors.
     pub(crate) fn new(place: &'a P, held: &'a Held<'a>) -> Result<Run<'a, P>> {
         let mut run = Run {
             place,
@@ -245,7 +245,7 @@ impl<'a, P: Place> Run<'a, P> {
     }
 }
 
-/// ferroflash's error as candle's.
+/// Converts ferroflash's error to candle's.
 fn refused(error: ferroflash::Error) -> candle_core::Error {
     Error::from(error).into()
 }

@@ -1,13 +1,14 @@
 """Exact attention for NVIDIA GPUs, with kernels written in Rust; on all cores of the processor elsewhere.
 
-`import ferroflash` wants neither PyTorch nor CUDA. What wants PyTorch is imported when it is first used:
+`import ferroflash` needs neither PyTorch nor CUDA. Modules that need PyTorch are imported at their first use:
 
 - `flash_attn_func` and the other functions of flash-attn 2.8, from `ferroflash.flash_attn_interface`;
-- `ferroflash.fa3` and `ferroflash.fa4`, those of FlashAttention-3 and -4;
+- `ferroflash.fa3` and `ferroflash.fa4`, the functions of FlashAttention-3 and -4;
 - `install()`, which makes ferroflash the provider of `scaled_dot_product_attention`;
 - `ferroflash.transformers.register()`, for models of Hugging Face.
 
-`attention` takes arrays of numpy, JAX or CuPy, and scores and masks of your own, `Score` and `Mask`; `dropout_mask` says which weights dropout keeps. So does `flash_mla_with_kvcache`, FlashMLA's function, beside PyTorch's tensors.
+`attention` takes arrays of numpy, JAX or CuPy, and custom scores and masks, `Score` and `Mask`; `dropout_mask` returns which weights
+dropout keeps. `flash_mla_with_kvcache`, FlashMLA's function, takes such arrays as well as PyTorch tensors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows written to a cache, and rows rotated by their positions (RoPE): the operators `ferroflash::append` and `ferroflash::rotate`.
 
-Plans are kept and calls made as in `_call`; plain calls go past the operators, as in `_torch`. Neither has a derivative.
+Plans are kept and calls are made as in `_call`; plain calls bypass the operators, as in `_torch`. Neither operator has a derivative.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Append(NamedTuple):
 
 
 def append(given: Append) -> tuple[Tensor, Tensor | None]:
-    """Appends, and gives how many rows each sequence has then, int32 `[batch]`, and the queries rotated."""
+    """Appends, and returns the new number of rows of each sequence, int32 `[batch]`, and the rotated queries."""
     rotary = given.rotary
     if _are_plain(*(x for x in given if isinstance(x, Tensor))):
         seqused, q = _append(given)
@@ -70,7 +70,8 @@ def append(given: Append) -> tuple[Tensor, Tensor | None]:
 
 
 def rotate(x: Tensor, rotary: Rotary, positions: Tensor, cu_seqlens: Tensor | None = None) -> Tensor:
-    """Rows rotated: row i of sequence b by position `positions[b] + i`. x is `[batch, seqlen, heads, head_dim]`, or packed; so is the result."""
+    """Rotates rows: row i of sequence b by position `positions[b] + i`. x is `[batch, seqlen, heads, head_dim]`, or packed; so is the
+    result."""
     if _are_plain(x, positions):
         return _rotate(x, rotary, positions, cu_seqlens)
     return torch.ops.ferroflash.rotate.default(x, *rotary, positions, cu_seqlens)
@@ -167,7 +168,7 @@ def _append(given: Append) -> tuple[Tensor, Tensor]:
 
 
 def _apart(tensors: list[Tensor]) -> list[bool]:
-    """Which of k, v, k_cache, v_cache and q lie apart from the caches that are written: the others have to be copied, as memory of the host is
+    """Which of k, v, k_cache, v_cache and q do not overlap the caches that are written: the others have to be copied, as host memory is
     borrowed. Caches that interleave in one buffer, and new rows that are rows of a cache, share their memory."""
     spans = [_span(x) for x in tensors]
     k_cache, v_cache = spans[2:4]
@@ -182,7 +183,7 @@ def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def _span(x: Tensor) -> tuple[int, int]:
-    """The addresses from the first element of a tensor to behind its last."""
+    """The addresses from the first element of a tensor to the end of its last."""
     if x.numel() == 0:
         return (0, 0)
     last = sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
@@ -201,7 +202,7 @@ def _rotate(x: Tensor, rotary: Rotary, positions: Tensor, cu_seqlens: Tensor | N
 
 
 def _turned_rows(x: Tensor, cu_seqlens: Tensor | None) -> Tensor:
-    """Room for rows of x rotated. Not all are written: packed rows may be of no sequence, and a GPU leaves out rows beyond the tables."""
+    """Memory for rotated rows of x. Not all are written: packed rows may belong to no sequence, and a GPU skips rows beyond the tables."""
     everywhere = cu_seqlens is None and not x.is_cuda
     return (torch.empty_like if everywhere else torch.zeros_like)(x, memory_format=torch.contiguous_format)
 

@@ -1,4 +1,4 @@
-"""One call on arrays that speak DLPack: their memory held, what they must be checked, and the pass run."""
+"""One call on arrays that support DLPack: keeps their memory alive, checks them, and runs the pass."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int32": 4}
 
 
 class Call:
-    """Arguments of one call, checked and held."""
+    """Arguments of one call, checked and kept alive."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Call:
         )
 
     def _begin(self, q: Any, softmax_scale: float | None) -> tuple[int, int]:
-        """Where the call runs, and its queries: their batch and head_dim."""
+        """Sets the call's device and its queries, with their batch and head_dim."""
         if not isinstance(softmax_scale, (Real, NoneType)):
             raise TypeError(f"softmax_scale is {softmax_scale!r}; allowed: a number, or None")
         self.device = _device("q", q)
@@ -88,14 +88,14 @@ class Call:
         return batch, head_dim
 
     def _take(self, inputs: Mapping[str, Any]) -> None:
-        """Holds the optional inputs that are given, by the table."""
+        """Keeps the given optional inputs alive, checked by the table."""
         sizes = sizes_of(self.q.shape[0], self.q.shape[2])
         for name, given in inputs.items():
             if given is not None:
                 self.inputs[name] = self._contiguous(name, given, TABLE[name].dtypes[0], TABLE[name].shape_of(sizes))
 
     def forward(self, head_dim_v: int | None = None) -> tuple[Array, Array]:
-        """o, which has so many columns, or as many as q, and lse."""
+        """o, with this many columns, or as many as q, and lse."""
         forward = _native.Call(self.problem, "forward", self.ordinal, self._strides(), list(self.inputs))
         *rows, head_dim = self.q.shape
         o = self._new(self.dtype, [*rows, head_dim if head_dim_v is None else head_dim_v])
@@ -128,7 +128,7 @@ class Call:
         return list(written.values()), of_read
 
     def _gradients_of_read(self, names: Sequence[str]) -> dict[str, Array]:
-        """Room for the gradients of these tensors."""
+        """Memory for the gradients of these tensors."""
         if isinstance(names, str):
             raise TypeError(f"d_score_inputs is {names!r}; allowed: a sequence of names")
         for name in names:
@@ -138,7 +138,7 @@ class Call:
         return {name: self._new(self.read[name].dtype, self.problem.score_gradient_shape(name)) for name in names}
 
     def _import(self, argument: str, array: Any) -> _native.Import:
-        """The array's memory, held; readable in the order of the call's stream."""
+        """The array's memory, kept alive; readable in the order of the call's stream."""
         device = _device(argument, array)
         if device != self.device:
             raise TypeError(f"{argument} lies on {_name(device)}; needed: {_name(self.device)}, as q")
@@ -155,7 +155,7 @@ class Call:
     def _tensor(
         self, argument: str, array: Any, dtypes: tuple[str, ...], shape: tuple[int | None, ...], names: Any = None
     ) -> _native.Import:
-        """An array with one of these types and this shape, of dimensions with these names, whose rows are contiguous."""
+        """Checks an array: one of these types and this shape, with dimensions of these names and contiguous rows."""
         given = self._import(argument, array)
         if given.dtype not in dtypes:
             needed = f"needed: {dtypes[0]}, as q" if len(dtypes) == 1 else f"allowed: {', '.join(dtypes)}"
@@ -173,7 +173,7 @@ class Call:
         return _aligned(argument, given)
 
     def _contiguous(self, argument: str, array: Any, dtype: str, shape: tuple[int, ...]) -> _native.Import:
-        """An array with this type and this shape, without gaps."""
+        """Checks an array: this type and this shape, contiguous."""
         given = self._import(argument, array)
         if given.dtype != dtype:
             raise TypeError(f"{argument} is {given.dtype}; needed: {dtype}")
@@ -187,7 +187,7 @@ class Call:
         return _aligned(argument, given)
 
     def _form_of(self, name: str, array: Any) -> tuple[str, int]:
-        """The type and the dimensions of a tensor that an expression reads; it is held."""
+        """The type and the number of dimensions of a tensor that an expression reads; it is kept alive."""
         held = self._import(f"score_inputs: {name}", array)
         self.read[name] = held
         return held.dtype, len(held.shape)
@@ -204,7 +204,7 @@ class Call:
         arrays: Mapping[str, _native.Import | Array | None],
         d_read: Sequence[Array | None] = (),
     ) -> None:
-        """Returns when the results are there. `d_read`: gradients of tensors that the score reads."""
+        """Returns when the results are ready. `d_read`: gradients of tensors that the score reads."""
         at = {name: array.address for name, array in (arrays | self.inputs).items() if array is not None}
         read = [(x.address, x.shape, x.strides) for x in self.read.values()]
         params = () if self.given is None else self.given.params
@@ -222,7 +222,7 @@ class Call:
 
 
 def _device(argument: str, array: Any) -> tuple[int, int]:
-    """Where an array says that it lies."""
+    """The device of an array."""
     # Tracers of JAX raise from the attribute itself.
     try:
         method = array.__dlpack_device__
@@ -246,7 +246,7 @@ def _name(device: tuple[int, int]) -> str:
 
 
 def seed_and_offset(dropout_p: float, rng_state: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Two whole numbers of 64 bits, needed where weights are dropped."""
+    """Two 64-bit integers, needed with dropout."""
     if not isinstance(dropout_p, Real):
         raise TypeError(f"dropout_p is {dropout_p!r}; allowed: a number")
     if dropout_p == 0:
@@ -283,7 +283,7 @@ def _sides(window: Window) -> Window:
 
 
 def strides_of(array: _native.Import) -> list[int]:
-    """Without the last one. What a dimension without a second entry says is nobody's business, and may be negative."""
+    """The strides without the last one. The stride of a dimension with fewer than two entries is ignored, and may be negative."""
     if 0 in array.shape:
         return [0, 0, 0]
     return [stride if n > 1 else 0 for n, stride in zip(array.shape[:-1], array.strides)]
@@ -297,7 +297,7 @@ def _aligned(argument: str, array: _native.Import) -> _native.Import:
 
 
 def like(array: Any, result: Array) -> Any:
-    """The result as an array of another one's library."""
+    """The result as an array of the library of another array."""
     if isinstance(array, Array):
         return result
     numpy = sys.modules.get("numpy")

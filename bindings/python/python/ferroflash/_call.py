@@ -1,7 +1,7 @@
-"""Calls of attention on PyTorch's tensors: what is planned once for a shape, what is allocated, which addresses are handed over.
+"""Calls of attention on PyTorch's tensors: plans, made once for a shape, allocations, and the addresses of a run.
 
 A `Plan` is made when a combination of shapes, strides and types is first seen, and kept. A call is then a look-up, two outputs, a workspace
-and the launches. Every attribute of a tensor that is read, and every function in between, is time that a small call is made of; hence each is
+and the launches. Every attribute of a tensor that is read, and every function in between, adds to the time of a small call; hence each is
 read once.
 """
 
@@ -36,8 +36,8 @@ _ALIGNMENT_OF_STATISTICS = 4 - 1
 
 
 class Beside(NamedTuple):
-    """What a call is given beside q, k, v and numbers. Its tensors are one flat list: so operators, autograd and transformations have them,
-    whatever they are."""
+    """A call's arguments other than q, k, v and numbers. Its tensors are one flat list, which operators, autograd and transformations can
+    take."""
 
     names: tuple[str, ...] = ()
     """Of the optional inputs."""
@@ -52,14 +52,14 @@ class Beside(NamedTuple):
 
     @staticmethod
     def of(inputs: Mapping[str, Tensor | None], given: Given | None = None, dropout_p: float = 0.0) -> Beside:
-        """Of optional inputs by name, some of them None, and of expressions with what they take."""
+        """From optional inputs by name, some of them None, and expressions with their inputs."""
         named = {name: x for name, x in inputs.items() if x is not None}
         score, mask, params, read = (None, None, (), ()) if given is None else given
         return Beside(tuple(named), (*named.values(), *read), score, mask, params, dropout_p)
 
     @staticmethod
     def of_lengths(lengths: Sequence[Tensor | None] | None) -> Beside:
-        """What `lengths` gives."""
+        """From the result of `lengths`."""
         return Beside.of(dict(zip(LENGTHS, lengths or ())))
 
     def named(self) -> dict[str, Tensor]:
@@ -71,16 +71,16 @@ class Beside(NamedTuple):
         return self.tensors[len(self.names) :]
 
     def lengths(self) -> tuple[Tensor | None, ...] | None:
-        """As the native door has them; None where none is given."""
+        """In the order of the native door; None if none is given."""
         named = self.named()
         return tuple(map(named.get, LENGTHS)) if named else None
 
     def is_of_lengths(self) -> bool:
-        """Whether there is nothing but lengths."""
+        """Whether only lengths are given."""
         return self.score is None and self.mask is None and self.dropout_p == 0 and all(name in LENGTHS for name in self.names)
 
     def is_nothing(self) -> bool:
-        """Whether there is nothing."""
+        """Whether nothing is given."""
         return not self.names and self.is_of_lengths()
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Beside:
@@ -101,7 +101,7 @@ def lse_shape(shape_q: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def split_kv(num_splits: int, seqlen_k: int) -> str:
-    """FlashAttention's number of splits as the library has it: 0 is its own choice, 1 none, more so many keys each."""
+    """FlashAttention's number of splits in the library's terms: 0 is the library's choice, 1 none; more gives the keys of a split."""
     if num_splits < 0:
         raise ValueError(f"num_splits is {num_splits}; allowed: 0 for the library's choice, 1 for keys that are not divided, or more")
     if num_splits <= 1:
@@ -110,8 +110,8 @@ def split_kv(num_splits: int, seqlen_k: int) -> str:
 
 
 class Plan:
-    """A call on tensors of these forms, checked; its passes are planned by the library when they are first wanted. `beside` has the forms of the
-    optional inputs for tensors. With `head_dim_v` so many first columns of a key are its value, and v is k."""
+    """A call on tensors of these forms, checked; its passes are planned by the library when they are first wanted. `beside` has forms in
+    place of the optional inputs' tensors. With `head_dim_v` this many first columns of a key are its value, and v is k."""
 
     def __init__(self, forms: tuple[Form, Form, Form], beside: Beside, numbers: Numbers, head_dim_v: int | None, precision: str) -> None:
         q, k, v = forms
@@ -175,17 +175,17 @@ class Plan:
         self._backward: dict[tuple[tuple[int, ...], tuple[bool, ...]], tuple[_native.Call, int] | None] = {}
 
     def is_of(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
-        """Whether these tensors have the forms that the plan was made for."""
+        """Whether these tensors have the plan's forms."""
         forms = self._forms
         return Form.of(q) == forms[0] and Form.of(k) == forms[1] and Form.of(v) == forms[2]
 
     def takes(self, q: Tensor, k: Tensor, v: Tensor) -> bool:
-        """Whether kernels read what is copied where they do not."""
+        """Whether kernels can read these tensors, or tensors that may be copied."""
         bits = q.data_ptr() if self.in_place else q.data_ptr() | k.data_ptr() | v.data_ptr()
         return self.reads and not bits & self.misaligned
 
     def readable(self, q: Tensor, *others: Tensor) -> list[Tensor]:
-        """Copies that kernels read, of q alone where k and v stay in place."""
+        """Copies that kernels can read; only of q if k and v are read in place."""
         return [_readable(q, self), *(x if self.in_place else _readable(x, self) for x in others)]
 
     def forward(self) -> tuple[_native.Call, int]:
@@ -196,8 +196,8 @@ class Plan:
         return self._forward
 
     def backward(self, d_o: Tensor, wanted: tuple[bool, ...] = ()) -> tuple[_native.Call, int] | None:
-        """The backward pass of a gradient of o with the strides of this one, and the bytes of its workspace; None if no kernel reads them. `wanted`: which
-        gradients it gives beside those of q, k and v, of the tensors of `Beside`; none where it is empty."""
+        """The backward pass for a gradient of o with the strides of this one, and the bytes of its workspace; None if no kernel can read
+        them. `wanted`: the tensors of `Beside` whose gradients it computes in addition to those of q, k and v; none if it is empty."""
         if self.in_place:
             raise NotImplementedError(f"gradients were asked for; {NO_BACKWARD}")
         if "page_table" in self._names:
@@ -217,7 +217,7 @@ class Plan:
         return self._backward[key]
 
     def shapes_of_gradients(self, wanted: tuple[bool, ...]) -> list[list[int] | None]:
-        """Of the gradients of tensors that expressions read, as the library writes them; None of those that nobody wants."""
+        """The shapes of the gradients of tensors that expressions read, as the library writes them; None for those that are not wanted."""
         names = tensors_of(self._score, self._mask)
         return [self.problem.score_gradient_shape(name) if asked else None for name, asked in zip(names, wanted[len(self._names) :])]
 
@@ -229,8 +229,8 @@ class Plan:
             raise NotImplementedError(f"{error}{asked}") from None
 
     def run(self, planned: tuple, at: dict[str, int], beside: Beside, d_read: Sequence[Tensor | None] = ()) -> None:
-        """Enqueues a pass on the current stream; on the CPU, computes it. `at`: addresses by name, beside those of `beside`; `d_read`: gradients of what
-        expressions read, to be written."""
+        """Enqueues a pass on the current stream; on the CPU, computes it. `at`: addresses by name, in addition to those of `beside`;
+        `d_read`: outputs for the gradients of tensors that expressions read."""
         native, n_bytes = planned
         at |= {name: x.data_ptr() for name, x in zip(beside.names, beside.tensors)}
         read = [(x.data_ptr(), x.shape, x.stride()) for x in beside.read()]
@@ -267,7 +267,7 @@ def _kept(*key: Any) -> Plan:
 
 
 def _precision(q: Tensor) -> str:
-    """How exact products of float32 are on a GPU: as those of PyTorch's own."""
+    """How exact products of float32 are on a GPU: as PyTorch's setting."""
     exact = q.dtype is torch.float32 and q.is_cuda and torch.get_float32_matmul_precision() == "highest"
     return "full" if exact else "tensor"
 
@@ -326,7 +326,7 @@ def backward(
 
 
 def _shaped(gradient: Tensor, shape: torch.Size) -> Tensor:
-    """The gradient of a tensor of this shape, from that of what its indices say: elements beyond them have none."""
+    """The gradient of a tensor of this shape, from that of the elements that its indices reach: the others are 0."""
     if gradient.shape == shape:
         return gradient
     whole = gradient.new_zeros(shape)
@@ -340,19 +340,19 @@ def _new(given: Tensor) -> Tensor:
 
 
 def misaligned(form: Form, ordinal: int | None) -> int:
-    """The bits of which none may be set in the address of a tensor that is read or written where it lies."""
+    """A mask of bits that must be 0 in the address of a tensor that is read or written in place."""
     return (_ALIGNMENT_BYTES if ordinal is not None else form.dtype.itemsize) - 1
 
 
 def _contiguous(given: Tensor, misaligned: int) -> Tensor:
-    """The tensor, or a contiguous copy where it has gaps or begins between two elements."""
+    """The tensor, or a contiguous copy if it has gaps or begins between two elements."""
     if given.is_contiguous() and not given.data_ptr() & misaligned:
         return given
     return given.clone(memory_format=torch.contiguous_format)
 
 
 def _reads(form: Form, on_gpu: bool) -> bool:
-    """Whether kernels read a tensor of these strides: contiguous rows, on a GPU of whole pieces of 16 bytes."""
+    """Whether kernels can read a tensor with these strides: contiguous rows, on a GPU multiples of 16 bytes."""
     *strides, last = form.strides
     *rows, head_dim = form.shape
     if last != 1 and head_dim != 1:
@@ -364,13 +364,14 @@ def _reads(form: Form, on_gpu: bool) -> bool:
 
 
 class _Pads(Protocol):
-    """A plan that says whether copies have columns of zeros, as many as kernels want."""
+    """The part of a plan that says whether copies are padded with columns of zeros, as kernels need."""
 
     pads: bool
 
 
 def _readable(given: Tensor, planned: _Pads) -> Tensor:
-    """A copy that kernels read. Where they want whole pieces of 16 bytes, columns of zeros fill head_dim up: they change no score, and their part of o is 0."""
+    """A copy that kernels can read. If they need multiples of 16 bytes, columns of zeros pad head_dim: they change no score, and their
+    part of o is 0."""
     excess = -given.shape[-1] % _ALIGNMENT_ELEMS[given.dtype]
     if planned.pads and excess > 0:
         return torch.nn.functional.pad(given, (0, excess)).contiguous()

@@ -1,4 +1,4 @@
-"""What a call on PyTorch's tensors must keep to: types, devices, shapes. Sizes are the library's to check."""
+"""The rules of a call on PyTorch's tensors: types, devices, shapes. The library checks sizes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Form(NamedTuple):
         return Form(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
     def is_contiguous(self) -> bool:
-        """Whether there are no gaps, and each dimension's entries follow each other."""
+        """Whether the tensor is contiguous."""
         inner = 1
         for n, stride in zip(reversed(self.shape), reversed(self.strides)):
             if n > 1 and stride != inner:
@@ -51,7 +51,7 @@ class Form(NamedTuple):
 
 
 def default_scale(shape_q: Sequence[int]) -> float:
-    """1/√head_dim; of a head_dim that is refused later, 1."""
+    """1/√head_dim; 1 for a head_dim that is refused later."""
     return max(shape_q[-1], 1) ** -0.5 if len(shape_q) > 0 else 1.0
 
 
@@ -61,7 +61,7 @@ _NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
 
 def whole(argument: str, given: object) -> int | None:
-    """A whole number, or None. A tensor of one element is read, and waited for."""
+    """An integer, or None. A tensor of one element is read, which waits for it."""
     if given is None or isinstance(given, _WHOLE):
         return given
     try:
@@ -71,7 +71,7 @@ def whole(argument: str, given: object) -> int | None:
 
 
 def number(argument: str, given: object) -> float | None:
-    """A number, or None. A tensor of one element is read, and waited for; it has no gradient."""
+    """A number, or None. A tensor of one element is read, which waits for it; it has no gradient."""
     if given is None or isinstance(given, _NUMBERS):
         return given
     if isinstance(given, Tensor) and given.requires_grad and torch.is_grad_enabled():
@@ -90,7 +90,7 @@ def _shown(given: object) -> str:
 
 
 def refuse_tangents(*given: object) -> None:
-    """Refuses tensors that forward-mode differentiation has given a direction: without a word the results would have none."""
+    """Refuses tensors with a forward-mode tangent: the results would silently have none."""
     if not in_forward_mode():
         return
     for tensor in given:
@@ -101,7 +101,7 @@ def refuse_tangents(*given: object) -> None:
 
 
 def refuse_forward_mode() -> NoReturn:
-    """Says what there is in its place."""
+    """Names the alternative."""
     raise NotImplementedError(
         "forward-mode differentiation was asked for (torch.func.jvp, jacfwd, torch.autograd.forward_ad); ferroflash has gradients by "
         "reverse mode alone: torch.func.grad, vjp, jacrev, Tensor.backward"
@@ -109,12 +109,12 @@ def refuse_forward_mode() -> NoReturn:
 
 
 def in_forward_mode() -> bool:
-    """Whether tensors may have a direction."""
+    """Whether tensors may have a tangent."""
     return forward_ad._current_level >= 0
 
 
 def check(q: Form, k: Form, v: Form, names: tuple[str, str] = ("k", "v"), *, in_pages: bool = False, in_8_bits: bool = False) -> None:
-    """Whether q, k and v, called by these names, fit each other. `in_pages`: k and v are a pool, `[n_pages, page_size, heads,
+    """Checks that q, k and v, with these names in errors, fit each other. `in_pages`: k and v are a pool, `[n_pages, page_size, heads,
     head_dim]`. With `in_8_bits` k and v are e4m3."""
     name_k, name_v = names
     if q.dtype not in DTYPES:
@@ -141,20 +141,20 @@ def check(q: Form, k: Form, v: Form, names: tuple[str, str] = ("k", "v"), *, in_
 
 
 def check_rows(argument: str, given: Form) -> None:
-    """Whether the rows of a cache are contiguous."""
+    """Checks that the rows of a cache are contiguous."""
     if given.strides[-1] != 1 and given.shape[-1] > 1 and 0 not in given.shape:
         raise ValueError(f"{argument} has the strides {list(given.strides)}; needed: 1 in the last dimension, as it is never copied")
 
 
 def check_window(left: int | None, right: int | None) -> None:
-    """Whether the sides of a window are distances."""
+    """Checks that the sides of a window are distances."""
     for side, given in (("left", left), ("right", right)):
         if given is not None and given < 0:
             raise ValueError(f"window has {given} keys to the {side}; allowed: 0 or more, or None")
 
 
 def batch_of(q: Form, k: Form, inputs: Mapping[str, Form], max_seqlen_q: int | None, max_seqlen_k: int | None) -> int:
-    """How many sequences there are: of a tensor that is not packed its first dimension."""
+    """The number of sequences: the first dimension of a tensor that is not packed."""
     batch = None
     for side, given, longest in (("q", q, max_seqlen_q), ("k", k, max_seqlen_k)):
         packed = len(given.shape) == 3
@@ -172,7 +172,7 @@ def batch_of(q: Form, k: Form, inputs: Mapping[str, Form], max_seqlen_q: int | N
 
 
 def check_inputs(inputs: Mapping[str, Form], batch: int, q: Form) -> None:
-    """Whether the optional inputs are as the table says. Scales have more than one shape: `scales_of`."""
+    """Checks the optional inputs against the table. Scales have more than one shape: `scales_of`."""
     sizes = sizes_of(batch, q.shape[-2])
     for argument, given in inputs.items():
         row = TABLE[argument]
@@ -181,7 +181,8 @@ def check_inputs(inputs: Mapping[str, Form], batch: int, q: Form) -> None:
 
 
 def check_input(argument: str, given: Form, dtypes: tuple[str, ...], shape: tuple[int | str, ...], device: torch.device) -> None:
-    """Whether a tensor has one of these types, is contiguous, on this device, and of this shape; a word in it is a number of 1 or more."""
+    """Checks that a tensor has one of these types, this device and this shape, and is contiguous; a word in the shape is any size of 1 or
+    more."""
     if given.dtype not in (allowed := _TYPES[dtypes]):
         raise TypeError(f"{argument} is {given.dtype}; {'allowed' if len(allowed) > 1 else 'needed'}: {', '.join(map(str, allowed))}")
     if given.device != device:
@@ -199,12 +200,12 @@ def check_input(argument: str, given: Form, dtypes: tuple[str, ...], shape: tupl
 
 
 def check_integers(argument: str, given: Form, shape: tuple[int | str, ...], device: torch.device) -> None:
-    """As `check_input`, of lengths."""
+    """As `check_input`, for lengths."""
     check_input(argument, given, ("int32",), shape, device)
 
 
 def scales_of(k: Form, inputs: Mapping[str, Form], batch: int) -> str | None:
-    """What the scales of keys and values in 8 bits are of: "per_sequence" or "per_page"; None where there are none."""
+    """The kind of scales of keys and values in 8 bits: "per_sequence" or "per_page"; None without scales."""
     heads_k = k.shape[-2]
     shapes = {"per_sequence": (batch, heads_k)}
     if "page_table" in inputs:
@@ -223,7 +224,7 @@ def scales_of(k: Form, inputs: Mapping[str, Form], batch: int) -> str | None:
 
 
 def check_saved(q: Form, o: Form, d_o: Form, lse: Form, d_lse: Form | None, shape_lse: tuple[int, ...]) -> None:
-    """Whether what a backward pass is given beside q, k and v fits these. Tensors that were saved may come back otherwise than they were."""
+    """Checks that the other inputs of a backward pass fit q, k and v. Saved tensors may come back changed."""
     for argument, given, shape, dtype in (
         ("o", o, q.shape, q.dtype),
         ("d_o", d_o, q.shape, q.dtype),

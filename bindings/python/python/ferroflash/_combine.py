@@ -1,7 +1,7 @@
-"""Partial results merged: softmax over parts of the keys is associative (FlashAttention-2, section 3.1).
+"""Merging of partial results: softmax over parts of the keys is associative (FlashAttention-2, section 3.1).
 
-With lse_s and o_s of the parts s: lse = log Σ exp(lse_s), o = Σ exp(lse_s − lse) · o_s. A row that no part has keys for has
-o = 0 and lse = −∞. Computed in f32 by PyTorch's operations; ferroflash's own kernels merge the parts of their keys themselves.
+With lse_s and o_s of the parts s: lse = log Σ exp(lse_s), o = Σ exp(lse_s − lse) · o_s. A row without keys in any part has o = 0 and lse =
+−∞. Computed in f32 by PyTorch's operations; ferroflash's own kernels merge the parts of their keys themselves.
 """
 
 from __future__ import annotations

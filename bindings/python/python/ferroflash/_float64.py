@@ -1,5 +1,6 @@
-"""Attention in float64 on the CPU by PyTorch's own operations, with all scores in memory: so that `torch.autograd.gradcheck` can look at what is
-built on attention. The library's kernels end at float32. What PyTorch can do with its operations it can do here: forward mode, too.
+"""Attention in float64 on the CPU by PyTorch's own operations, with all scores in memory: so that `torch.autograd.gradcheck` can check
+what is built on attention. The library's kernels support at most float32. PyTorch's transformations work here as on its other operations,
+forward mode included.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, numbers: Numbers, beside: Beside)
 
 
 def _sequences(x: Tensor, cu_seqlens: Tensor | None, seqused: Tensor | None, batch: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each sequence the first row in use and the end; of each row its sequence, of one in none that of a neighbour."""
+    """For each sequence the first used row and the end; for each row its sequence, or that of a neighbour if it has none."""
     rows = torch.arange(x.shape[0] if x.dim() == 3 else x.shape[0] * x.shape[1], device=x.device)
     if cu_seqlens is None:
         bounds = torch.arange(batch + 1, device=x.device) * x.shape[1]

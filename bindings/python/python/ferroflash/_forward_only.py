@@ -1,7 +1,7 @@
 """Forward passes without a backward pass, on PyTorch's tensors: values in the keys, and keys and values in 8 bits.
 
 Values in the keys are the operator `ferroflash::latent`; scales of keys and values in 8 bits are optional inputs of `ferroflash::forward`. Keys and values
-are read where they lie, or not at all: a copy of a cache could be as large as the memory.
+are read in place, or refused: a copy of a cache could be as large as the memory.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def forward_fp8(
 
 
 def in_8_bits(argument: str, k: Tensor, **descales: Tensor | None) -> bool:
-    """Whether keys, of this name, are e4m3. Those that are not have no scales."""
+    """Whether keys, with this name in errors, are e4m3. Other types have no scales."""
     if getattr(k, "dtype", None) == FP8:
         return True
     for name, given in descales.items():

@@ -1,7 +1,8 @@
-"""The optional inputs of attention: the one table that checks, operators, saved tensors, gradients, transformations, arrays and documentation go by.
+"""The optional inputs of attention: the one table that checks, operators, saved tensors, gradients, transformations, arrays and
+documentation use.
 
-An input that the library's table (`optional_inputs` of the kernels' crate) has is a keyword of `attention` on tensors and on arrays, by its name there. `Inputs`
-says so to readers and to checkers of types. Nothing here imports PyTorch.
+An input of the library's table (`optional_inputs` of the kernels' crate) is a keyword of `attention` on tensors and on arrays, with its
+name there. `Inputs` declares them for readers and type checkers. Nothing here imports PyTorch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from . import _native
 
 
 class SupportsDLPack(Protocol):
-    """An array of a library that speaks DLPack."""
+    """An array of a library that supports DLPack."""
 
     def __dlpack__(self, *, stream: Any = None) -> Any: ...
 
@@ -22,7 +23,7 @@ class SupportsDLPack(Protocol):
 
 
 class Input(NamedTuple):
-    """What an optional input must be: contiguous, beside q, of one of these types and of this shape, in words of the problem."""
+    """The requirements of an optional input: contiguous, on q's device, of one of these types and of this shape, in terms of the problem."""
 
     dtypes: tuple[str, ...]
     shape: tuple[str, ...]

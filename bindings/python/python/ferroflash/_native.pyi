@@ -9,21 +9,21 @@ from typing_extensions import Self
 __version__: str
 
 def info() -> dict[str, Any]:
-    """What there is on this machine."""
+    """What this machine has."""
 
 def optional_inputs() -> list[tuple[str, str, tuple[str, ...], bool]]:
-    """The library's table of optional inputs: of each the name, the type of its elements, its shape in words of the problem, and whether it has a
+    """The library's table of optional inputs: for each the name, the type of its elements, its shape in terms of the problem, and whether it has a
     gradient."""
 
 def dropout_mask(shape: Sequence[int], dropout_p: float, seed: int, offset: int) -> Array:
-    """Which weights are kept with this probability that one is dropped, this seed and this offset: bool, of this shape, `[batch, heads_q, seqlen_q,
+    """Which weights are kept, for this probability of being dropped, this seed and this offset: bool, of this shape, `[batch, heads_q, seqlen_q,
     seqlen_k]`. What masks hide counts, too; of packed sequences each has the first rows and columns of its entry."""
 
 def find_ptxas(programs: Sequence[str]) -> Path | None:
-    """The first of these programs that says of which release of CUDA it is."""
+    """The first of these programs that prints its release of CUDA."""
 
 def keep_kernels_in(folder: str, ptxas: str | None = None) -> None:
-    """Every GPU of this process keeps compiled kernels in this folder, compiled by this `ptxas`; `None`: by the driver."""
+    """From now on every GPU of this process keeps compiled kernels in this folder, compiled by this `ptxas`; `None`: by the driver."""
 
 def compile_kernels(
     calls: Sequence[str],
@@ -34,7 +34,7 @@ def compile_kernels(
     """Compiles the kernels of calls into a folder."""
 
 class Score:
-    """What takes the place of every score: an expression, kept for as long as the process."""
+    """A replacement for every score: an expression, which lives as long as the process."""
 
     @staticmethod
     def parse(text: str) -> Score: ...
@@ -43,13 +43,13 @@ class Score:
         """Parameters with their types; tensors with the types of their elements, and how many dimensions they have."""
 
 class Mask:
-    """Which keys a query sees: an expression, kept for as long as the process."""
+    """Which keys a query sees: an expression, which lives as long as the process."""
 
     @staticmethod
     def parse(text: str) -> Mask: ...
     def text(self) -> str: ...
     def takes(self) -> tuple[list[tuple[str, str]], list[tuple[str, str, int]]]:
-        """As of a score."""
+        """As for a score."""
 
 class Problem:
     """One attention problem. Shapes are `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]`; with `columns` that of k is
@@ -81,9 +81,9 @@ class Problem:
         precision: str = "tensor",
     ) -> Self: ...
     def score_gradient_shape(self, name: str) -> list[int]:
-        """The shape of the gradient of a tensor that the score reads. A tensor that has none is a NotImplementedError that says why."""
+        """The shape of the gradient of a tensor that the score reads. For a tensor without one, a NotImplementedError says why."""
     def explain(self, ordinal: int | None = None, *, backward: bool = False) -> str:
-        """What would run on a device, and what became of every other candidate."""
+        """What would run on a device, and why every other candidate would not."""
 
 class Call:
     """A pass of a problem on a device, "forward" or "backward", or an operation, planned. Strides are of tensors by the library's names, without the last one,
@@ -148,21 +148,21 @@ class Planned:
     @property
     def plan(self) -> Any: ...
     def backward(self, saved: tuple[Any, ...], d_o: Any | None, d_lse: Any | None) -> tuple[Any, ...] | None:
-        """The gradients of q, k and v, then None for what else the node was given; None where the pass is not plain."""
+        """The gradients of q, k and v, then None for each other argument of the node; None if the pass is not plain."""
 
 def forward_of_graph(ctx: Any, q: Any, k: Any, v: Any, planned: Planned, both: bool, *lengths: Any) -> Any:
     """The forward pass of a node of autograd's graph: o, or with `both` o and lse."""
 
 class Kernels:
-    """Native kernels that were put behind operators; they stay there until they are removed."""
+    """Registered native kernels of operators; they stay registered until removed."""
 
     def remove(self) -> None: ...
 
 def refuse(text: str) -> None:
-    """A call that a native kernel has handed on to Python is refused with this text."""
+    """Refuses a call that a native kernel has passed on to Python, with this text."""
 
 class Door:
-    """The door of PyTorch's eager calls. `plan` is called with q, k, v, lengths and numbers when these are first seen; `apply` is that of an
+    """The door: the fast path of PyTorch's eager calls. `plan` is called with q, k, v, lengths and numbers when these are first seen; `apply` is that of an
     `autograd.Function` whose `forward` is `forward_of_graph`. `exchange` is DLPack's exchange table, `library` the path of PyTorch's library."""
 
     def __new__(
@@ -175,16 +175,16 @@ class Door:
         operators: Sequence[tuple[str, str]],
         sdpa: tuple[int, Sequence[tuple[Sequence[int], str]]] | None = None,
     ) -> Kernels | None:
-        """Native kernels behind operators of a namespace, for tensors of a dispatch key: each operator's name, and which kernel it gets, "forward",
+        """Registers native kernels for operators of a namespace and a dispatch key: each operator's name, and its kernel: "forward",
         "backward", "sdpa_forward", "sdpa_backward", "graph_forward" or "graph_backward". `sdpa`, which those of SDPA need, is the greatest head_dim, and
-        shape and type of the two results for the state of dropout. None where PyTorch has not what that needs, and where another door's kernels are there."""
+        shape and type of the two results for the state of dropout. None if PyTorch lacks what that needs, or if another door's kernels are registered."""
     def put_node(self, operator: Callable[..., Any]) -> None:
-        """Has nodes of autograd's graph be those of this operator, whose kernels are the door's for tensors of every device."""
+        """Makes nodes of autograd's graph those of this operator, whose kernels are the door's for tensors of every device."""
     def numbers_of_code(self, code: float) -> tuple[float | None, int | None, int | None, int] | None:
-        """softmax_scale, the keys to the left and to the right, and num_splits of a code."""
+        """softmax_scale, the window's keys before and after, and num_splits of a code."""
     @property
     def n_served(self) -> list[int]:
-        """How many calls native kernels have served by this door, of each operator in the order of their names above."""
+        """How many calls native kernels have run through this door, for each operator in the order of their names above."""
     def flash(
         self,
         q: Any,
@@ -198,24 +198,24 @@ class Door:
         dropout_p: Any,
         softcap: Any,
     ) -> Any | None:
-        """o, or, unless `lse` is None, o and lse, which has a gradient where `lse` is true; None where the call is not plain."""
+        """o, or, unless `lse` is None, o and lse, which has a gradient if `lse` is true; None if the call is not plain."""
     def behind_operator(self, q: Any, k: Any, v: Any, lengths: tuple[Any, ...] | None, numbers: tuple[Any, ...]) -> tuple[Any, Any] | None:
-        """o and lse, contiguous; None where the door does not serve the call."""
+        """o and lse, contiguous; None if the door does not support the call."""
     def behind_operator_backward(
         self, saved: tuple[Any, ...], d_o: Any, d_lse: Any | None, lengths: tuple[Any, ...] | None, numbers: tuple[Any, ...]
     ) -> list[Any] | None:
-        """The gradients of q, k and v, contiguous, from these, o and lse; None where the door does not serve the call."""
+        """The gradients of q, k and v, contiguous, from these, o and lse; None if the door does not support the call."""
     def behind_sdpa(self, q: Any, k: Any, v: Any, causal: bool, scale: float | None) -> tuple[Any, Any] | None:
-        """o and lse of tensors `[batch, heads, seqlen, head_dim]`, o in the order of q's memory; None where the door does not serve the call."""
+        """o and lse of tensors `[batch, heads, seqlen, head_dim]`, o in the dimension order of q's memory; None if the door does not support the call."""
     def behind_sdpa_backward(
         self, d_o: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, causal: bool, scale: float | None
     ) -> list[Any] | None:
-        """The gradients of q, k and v, each in the order of its memory; None where the door does not serve the call."""
+        """The gradients of q, k and v, each in the dimension order of its tensor's memory; None if the door does not support the call."""
     def attention(self, q: Any, k: Any, v: Any, lengths: tuple[Any, ...] | None, numbers: tuple[Any, ...]) -> tuple[Any, Any] | None:
-        """o and lse; None where the call is not plain."""
+        """o and lse; None if the call is not plain."""
 
 class Import:
-    """Memory of another library's array, held."""
+    """Memory of another library's array, kept alive."""
 
     def __new__(cls, array: Any, stream: int | None = None) -> Self: ...
     @property
@@ -230,7 +230,7 @@ class Import:
     def device(self) -> tuple[int, int]: ...
 
 class Array:
-    """A contiguous array that other libraries take over without a copy, by `numpy.from_dlpack` and the like."""
+    """A contiguous array that other libraries import without a copy, by `numpy.from_dlpack` and the like."""
 
     def __new__(cls, dtype: str, shape: Sequence[int], ordinal: int | None = None) -> Self: ...
     @property
@@ -252,7 +252,7 @@ class Array:
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 class Stream:
-    """A stream of a CUDA device, which waits for no other one."""
+    """A stream of a CUDA device that waits for no other stream."""
 
     def __new__(cls, ordinal: int) -> Self: ...
     @property

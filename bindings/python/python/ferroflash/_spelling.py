@@ -1,4 +1,4 @@
-"""A call as the operators of PyTorch have it, whose arguments are tensors, numbers and texts: expressions are their texts."""
+"""A call in the form of PyTorch's operators, whose arguments are tensors, numbers and strings: expressions are their text."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ OPTIONS = (
 
 
 def spelled(numbers: Numbers, beside: Beside) -> tuple[Any, ...]:
-    """As `OPTIONS` has it."""
+    """In the form of `OPTIONS`."""
     score, mask = (None if x is None else x._text for x in (beside.score, beside.mask))
     params = [float(x) for x in beside.params]
     return list(beside.tensors), list(beside.names), *numbers, score, mask, params, beside.dropout_p
 
 
 def read(options: Sequence[Any]) -> tuple[Numbers, Beside]:
-    """What `spelled` has written."""
+    """The inverse of `spelled`."""
     tensors, names, *numbers, score, mask, params, dropout_p = options
     return tuple(numbers), Beside(tuple(names), tuple(tensors), *_parsed(score, mask), tuple(params), dropout_p)
 

@@ -1,7 +1,8 @@
-"""The symbols that scores and masks are traced with. What a function computes with them becomes the text that the library reads expressions from.
+"""The symbols that scores and masks are traced with. A function's computation with them becomes the text from which the library reads
+expressions.
 
-A value is a node, a line of that text. A whole number beside a number becomes one; a truth value stays what it is. What is allowed of names, dimensions and
-sizes is the library's to check.
+A value is a node, a line of that text. An integer combined with a number becomes a number; a boolean stays one. The library checks names,
+dimensions and sizes.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ class Trace:
         self._tensors: list[str] = []
 
     def add(self, of: type[_Symbol], words: str, *operands: _Symbol) -> Any:
-        """The value of this node, which is new unless it was there."""
+        """The value of this node, which is added unless it exists."""
         node = words, tuple(x.id for x in operands)
         return of(self, self._nodes.setdefault(node, len(self._nodes)))
 
     def param(self, name: str, dtype: str) -> int:
-        """The place of a parameter."""
+        """The index of a parameter."""
         return _place(self._params, f"param {_word(name)} {dtype}")
 
     def tensor(self, name: str, dtype: str, rank: int) -> int:
-        """The place of a tensor."""
+        """The index of a tensor."""
         return _place(self._tensors, f"tensor {_word(name)} {dtype} {rank}")
 
     def text(self, value: _Symbol) -> str:
-        """The expression whose value this is: the nodes that it needs, itself the last."""
+        """The expression of this value: the nodes that it needs, with itself as the last."""
         nodes, needed = list(self._nodes), {value.id}
         for at in range(value.id, -1, -1):
             needed |= set(nodes[at][1]) if at in needed else set()
@@ -86,7 +87,7 @@ class _Symbol:
 
 
 def kind_of(given: Any) -> type[_Symbol] | None:
-    """Whether an operand is a number, a whole number or a truth value: a symbol, or a constant of Python or numpy, none of tensors."""
+    """Whether an operand is a number, an integer or a boolean: a symbol, or a constant of Python or numpy, but not a tensor."""
     if isinstance(given, _Symbol):
         return type(given)
     if isinstance(given, bool):
@@ -95,7 +96,7 @@ def kind_of(given: Any) -> type[_Symbol] | None:
 
 
 def _common(*operands: Any) -> type[_Symbol] | None:
-    """As what operands stand beside each other; None where they do not."""
+    """The common kind of operands; None if there is none."""
     kinds = {kind_of(x) for x in operands}
     if len(kinds) == 1:
         return kinds.pop()
@@ -103,7 +104,7 @@ def _common(*operands: Any) -> type[_Symbol] | None:
 
 
 def within(trace: Trace, given: Any, kind: type[_Symbol]) -> _Symbol:
-    """An operand as a value of a trace, of a kind that it can be of."""
+    """An operand as a value of a trace, converted to this kind."""
     if isinstance(given, _Symbol):
         if given.trace is not trace:
             _refuse_foreign()
@@ -121,7 +122,7 @@ def within(trace: Trace, given: Any, kind: type[_Symbol]) -> _Symbol:
 
 
 def _node(name: str, kind: type[_Symbol], *operands: Any, of: type[_Symbol] | None = None) -> Any:
-    """A function's value, of operands that are of one kind, one of them a symbol."""
+    """The result of a function of operands of one kind, at least one of which is a symbol."""
     trace = next(x.trace for x in operands if isinstance(x, _Symbol))
     return trace.add(of or kind, name, *(within(trace, x, kind) for x in operands))
 
@@ -149,7 +150,7 @@ def _wrong(name: str, given: Any, allowed: str) -> TypeError:
 
 
 class _Number(_Symbol):
-    """What numbers and whole numbers have alike."""
+    """The common part of numbers and integers."""
 
     __add__, __radd__ = _operator("add", lambda: (Num, Int)), _operator("add", lambda: (Num, Int), True)
     __sub__, __rsub__ = _operator("sub", lambda: (Num, Int)), _operator("sub", lambda: (Num, Int), True)
@@ -192,11 +193,11 @@ class _Number(_Symbol):
         return _node("abs", type(self), self)
 
     def min(self, other: Any) -> Any:
-        """The lesser; of a number and NaN the number."""
+        """The smaller one; of a number and NaN, the number."""
         return self._extreme("min", other)
 
     def max(self, other: Any) -> Any:
-        """The greater; of a number and NaN the number."""
+        """The greater one; of a number and NaN, the number."""
         return self._extreme("max", other)
 
     def _extreme(self, name: str, other: Any) -> Any:
@@ -215,7 +216,7 @@ def _function(name: str, what: str) -> Callable[[Num], Num]:
 
 
 class Num(_Number):
-    """A number of each pair of a query and a key, in float32."""
+    """A number for each pair of a query and a key, in float32."""
 
     exp2, exp2_full = (_function(f"exp2{full}", "2ˣ") for full in ("", "_full"))
     ln, ln_full = (_function(f"ln{full}", "The natural logarithm") for full in ("", "_full"))
@@ -238,12 +239,12 @@ class Num(_Number):
         return cap * (self / cap).tanh()
 
     def to_i32(self) -> Int:
-        """The whole number towards zero; the nearest there is for one that is too large, 0 for NaN."""
+        """The integer towards zero; saturates, and is 0 for NaN."""
         return _node("to_i32", Num, self, of=Int)
 
 
 class Int(_Number):
-    """A whole number of each pair of a query and a key, of 32 bits; arithmetic wraps around."""
+    """An integer for each pair of a query and a key, of 32 bits; arithmetic wraps around."""
 
     __floordiv__, __rfloordiv__ = _operator("div", lambda: (Int,)), _operator("div", lambda: (Int,), True)
     __mod__, __rmod__ = _operator("rem", lambda: (Int,)), _operator("rem", lambda: (Int,), True)
@@ -262,7 +263,7 @@ class Int(_Number):
 
 
 class Cond(_Symbol):
-    """A truth value of each pair of a query and a key."""
+    """A boolean for each pair of a query and a key."""
 
     __and__ = __rand__ = _operator("and", lambda: (Cond,))
     __or__ = __ror__ = _operator("or", lambda: (Cond,))
@@ -288,7 +289,7 @@ class Tensor:
         self._trace, self._name, self._dtype = trace, name, dtype
 
     def __getitem__(self, index: Any) -> Any:
-        """An element. An index outside of the tensor is moved to the nearest one inside."""
+        """An element. An index outside the tensor is clamped to the nearest one inside."""
         indices = index if isinstance(index, tuple) else (index,)
         for given in indices:
             if kind_of(given) is not Int:
@@ -300,7 +301,7 @@ class Tensor:
 
 
 class At:
-    """Where a score lies, and the parameters and tensors of a call. `q` and `k` count from the sequence's first ones."""
+    """The position of a score, and the parameters and tensors of a call. `q` and `k` count from the sequence's first query and key."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
@@ -327,7 +328,7 @@ class At:
         return self._trace.add(Num, f"param {self._trace.param(name, 'f32')}")
 
     def i32(self, name: str) -> Int:
-        """A whole number that each call gives."""
+        """An integer that each call gives."""
         return self._trace.add(Int, f"param {self._trace.param(name, 'i32')}")
 
     def tensor_f32(self, name: str) -> Tensor:

@@ -1,19 +1,20 @@
 """Attention on PyTorch's tensors: its operators, and `attention`, which calls them.
 
 The operators take q, k and v `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]`. They are registered with their fake
-kernels and gradients, so `torch.compile`, `torch.export` and modes know them; plain calls go past them, since PyTorch's dispatch takes longer than
-a call: through the door of `_door`, or, with optional inputs, expressions and dropout, by `_call`. Work is enqueued on the current stream, in memory of PyTorch's allocator; nobody waits.
+kernels and gradients, so `torch.compile`, `torch.export` and modes know them; plain calls bypass them, since PyTorch's dispatch takes
+longer than a call: through the door of `_door`, or, with optional inputs, expressions and dropout, through `_call`. Work is enqueued on
+the current stream, in memory of PyTorch's allocator, without waiting.
 
-| operator | what | its kernel |
+| operator | use | its kernel |
 |---|---|---|
-| `plain` | a call of q, k, v and numbers alone, with its gradients: what `attention` calls, and what exported programs have | native |
-| `plain_forward`, `plain_backward` | its passes, without gradients: what modes see, and what compiled graphs have | native |
-| `forward`, `backward` | calls with optional inputs, expressions or dropout, too | Python |
-| `plain_by_python`, `plain_backward_by_python` | what native kernels hand on | Python |
-| `graph_by_python`, `graph_backward_by_python` | what those of native nodes of autograd's graph hand on | Python |
+| `plain` | a call of only q, k, v and numbers, with its gradients: for `attention` and for exported programs | native |
+| `plain_forward`, `plain_backward` | its passes, without gradients: for modes and compiled graphs | native |
+| `forward`, `backward` | any call, with optional inputs, expressions or dropout | Python |
+| `plain_by_python`, `plain_backward_by_python` | calls that native kernels pass on | Python |
+| `graph_by_python`, `graph_backward_by_python` | calls that native nodes of autograd's graph pass on | Python |
 
-The kernels of `plain_forward` and `plain_backward` for autograd are PyTorch's own: one of Python takes longer than a pass, at every call of a compiled
-graph. Native kernels are there from torch 2.10 on; before, functions of Python stand in their place.
+The kernels of `plain_forward` and `plain_backward` for autograd are PyTorch's own: a Python kernel takes longer than a pass, at every call
+of a compiled graph. Native kernels exist from torch 2.10 on; before that, Python functions replace them.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class _Library(torch.library.Library):
-    """Operators whose kernels for autograd refuse forward mode: those that PyTorch makes of a backward pass forget its directions."""
+    """Operators whose kernels for autograd refuse forward mode: those that PyTorch makes from a backward pass would drop tangents."""
 
     def impl(self, op_name, fn, dispatch_key="", **options):
         if dispatch_key != "Autograd":
@@ -104,41 +105,43 @@ def attention(
     """softmax(q · kᵀ · softmax_scale, masked) · v, and the logarithm of each row's sum of exponentials. Gradients flow through both.
 
     Args:
-        q: `[batch, seqlen_q, heads_q, head_dim]`, or packed, `[total_q, heads_q, head_dim]`; bfloat16, float16 or float32. Of float32 a
-            GPU multiplies tf32, with an error of 2**-11 of each element, or three products of tf32 in place of one, which is as exact as float32:
-            these where `torch.get_float32_matmul_precision()` is "highest".
+        q: `[batch, seqlen_q, heads_q, head_dim]`, or packed, `[total_q, heads_q, head_dim]`; bfloat16, float16 or float32. For float32 a
+            GPU multiplies in tf32, with a relative error of 2**-11 of each element, or with three products of tf32 in place of one, which
+            is as exact as float32: the latter if `torch.get_float32_matmul_precision()` is "highest".
         k, v: `[batch, seqlen_k, heads_k, head_dim]`, or packed; heads_q is a multiple of heads_k. Any strides.
         softmax_scale: factor of the scores, greater than 0; 1/√head_dim by default.
-        causal: a query sees the keys up to its own place. Masks are aligned to the bottom right: query i stands at i + seqlen_k − seqlen_q.
-        window: how many keys a query sees to the left and to the right of its place; None is no limit.
-        cu_seqlens_q, cu_seqlens_k: int32 `[batch + 1]`: where each packed sequence begins, and where the last one ends.
+        causal: a query sees the keys up to its own position. Masks are aligned to the bottom right: query i has the position i + seqlen_k
+            − seqlen_q.
+        window: how many keys a query sees before and after its position; None is no limit.
+        cu_seqlens_q, cu_seqlens_k: int32 `[batch + 1]`: the first row of each packed sequence, and the end of the last.
         seqused_q, seqused_k: int32 `[batch]`: how many rows of each sequence are in use.
         leftpad_k: int32 `[batch]`: the first row of k and v in use; seqused_k counts from row 0 on.
         max_seqlen_q, max_seqlen_k: the longest sequence; needed with packed tensors.
         page_table: int32 `[batch, columns]`, contiguous: k and v are pages, `[n_pages, page_size, heads_k, head_dim]`, and row r of sequence b
-            is row r % page_size of page `page_table[b, r // page_size]`. With seqused_k: what lies behind it is not read. No gradients.
-        num_splits: into how many parts the keys are divided that a GPU works on side by side. 0 is the library's choice, 1 is none; with more
-            each part has ceil(seqlen_k / num_splits) keys, rounded up to whole blocks, where seqlen_k is the longest that a sequence may be.
-        score, mask: expressions of `ferroflash.expression`: what takes the place of every score, and which keys a query sees, too.
-        score_inputs: what they name: parameters, numbers; and tensors beside q, of any strides. Gradients flow to those that have one, as
-            `ferroflash.expression` says: to a bias.
+            is row r % page_size of page `page_table[b, r // page_size]`. With seqused_k: rows beyond it are not read. No gradients.
+        num_splits: the number of parts of the keys that a GPU works on in parallel. 0 is the library's choice, 1 is no division; with more
+            each part has ceil(seqlen_k / num_splits) keys, rounded up to whole blocks, where seqlen_k is the greatest length that a
+            sequence may have.
+        score, mask: expressions of `ferroflash.expression`: a replacement for every score, and a further condition on which keys a query sees.
+        score_inputs: their inputs by name: numbers for parameters; and tensors on q's device, of any strides. Gradients flow to those that
+            have one, such as a bias: see `ferroflash.expression`.
         {inputs}
-        dropout_p: the probability that a weight is dropped, at least 0 and less than 1; the others are divided by the probability that they are
+        dropout_p: the probability that a weight is dropped, at least 0 and less than 1; the others are divided by the probability of being
             kept. Both are rounded to multiples of 1/256. lse is that of all weights.
-        rng_state: int64 or uint64 `[2]`, beside q: seed and offset of dropout. Equal ones drop the same weights, those that
-            `ferroflash.dropout_mask` says. Without it two numbers are drawn, by `torch.randint` on q's device: `torch.manual_seed` repeats them,
-            nobody waits for them, a captured graph draws others whenever it is replayed, and `torch.compile` and checkpoints know what they are.
+        rng_state: int64 or uint64 `[2]`, on q's device: seed and offset of dropout. Equal ones drop the same weights, as given by
+            `ferroflash.dropout_mask`. Without it two numbers are drawn, by `torch.randint` on q's device: `torch.manual_seed` repeats
+            them, drawing does not wait, a captured graph draws new ones at each replay, and `torch.compile` and checkpoints support it.
 
     Returns:
-        o, like q; lse, float32 `[batch, heads_q, seqlen_q]`, of packed queries `[heads_q, total_q]`. A row that sees no key has o = 0 and
+        o, like q; lse, float32 `[batch, heads_q, seqlen_q]`, or `[heads_q, total_q]` for packed queries. A row that sees no key has o = 0 and
         lse = −inf, or the sink.
 
     Raises:
-        TypeError: an argument is no tensor, or has another type or device than it must have.
+        TypeError: an argument is not a tensor, or has a wrong type or device.
         ValueError: a shape, a size or a length is not allowed.
-        NotImplementedError: no kernel serves the call, and the text has every candidate, and why it cannot; or a tensor in score_inputs asks for
-            a gradient, and has none, and the text says why.
-        RuntimeError: the driver refuses.
+        NotImplementedError: no kernel supports the call, and the text lists every candidate with its reason; or a tensor in score_inputs
+            requires a gradient but has none, and the text says why.
+        RuntimeError: an error of the driver.
     """
     left, right = window
     if causal:
@@ -167,7 +170,7 @@ def attention(
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, numbers: Numbers, beside: Beside) -> tuple[Tensor, Tensor]:
-    """o and lse of a call that the door does not take; gradients flow through both."""
+    """o and lse of a call that the door does not support; gradients flow through both."""
     if not _are_plain(q, k, v, *beside.tensors):
         longest_q, longest_k, scale, left, right, num_splits = numbers
         numbers = longest_q, longest_k, default_scale(q.shape) if scale is None else scale, left, right, num_splits
@@ -190,7 +193,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, numbers: Numbers, beside: Beside) ->
 
 
 def _numbers(max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits) -> Numbers:
-    """As plans are kept by them."""
+    """The numbers in a plan's key."""
     longest = whole("max_seqlen_q", max_seqlen_q), whole("max_seqlen_k", max_seqlen_k)
     sides = whole("window", left), whole("window", right)
     return *longest, number("softmax_scale", softmax_scale), *sides, whole("num_splits", num_splits)
@@ -202,7 +205,7 @@ def _state(q: Tensor, rng_state: Any) -> Any:
 
 
 def _wanted(beside: Beside) -> tuple[bool, ...]:
-    """Which gradients are asked for, of its tensors; of a tensor that expressions read and that has none, an error that says why."""
+    """The tensors whose gradients are required; an error says why, if a tensor that expressions read has none."""
     read = tuple(x.requires_grad for x in beside.read())
     for name, asked in zip(tensors_of(beside.score, beside.mask), read) if any(read) else ():
         if asked:
@@ -213,7 +216,7 @@ def _wanted(beside: Beside) -> tuple[bool, ...]:
 def expressions_of(
     q: Tensor, score: Score | None = None, mask: Mask | None = None, score_inputs: Mapping[str, Any] | None = None
 ) -> Given | None:
-    """The expressions of a call, and what it gives them, checked."""
+    """The expressions of a call and their inputs, checked."""
 
     def form_of(name: str, x: Any) -> tuple[str, int]:
         if not isinstance(x, Tensor):
@@ -226,7 +229,7 @@ def expressions_of(
 
 
 def _cast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
-    """q, k and v as autocast has them."""
+    """q, k and v cast as by autocast."""
     for argument, given in (("q", q), ("k", k), ("v", v)):
         if not isinstance(given, Tensor):
             raise TypeError(f"{argument} is {type(given).__name__}; allowed: torch.Tensor")
@@ -239,12 +242,13 @@ def _cast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
 
 
 def _is_plain(numbers: Numbers, beside: Beside) -> bool:
-    """Whether a call is of q, k, v and the numbers alone that the operator `plain` takes."""
+    """Whether a call has only q, k, v and the numbers that the operator `plain` takes."""
     return numbers[0] is None and numbers[1] is None and beside.is_nothing()
 
 
 class _Refusals(threading.local):
-    """Of each thread, whether Python has called an operator, and what a kernel of Python has refused that call with, which a native one handed on to it."""
+    """For each thread, whether Python has called an operator, and with which exception a Python kernel has refused the call that a native
+    one passed on to it."""
 
     asked = False
     error: Exception | None = None
@@ -254,8 +258,8 @@ _REFUSALS = _Refusals()
 
 
 def _called(operator: Callable, *arguments: Any) -> Any:
-    """What an operator gives. An error of a native kernel is the exception that Python has refused the call with, not the RuntimeError that PyTorch
-    makes of its text."""
+    """The result of an operator. For an error of a native kernel it raises the exception with which Python has refused the call, not the
+    RuntimeError that PyTorch makes from its text."""
     if torch.compiler.is_compiling():
         return operator(*arguments)
     asked, _REFUSALS.asked = _REFUSALS.asked, True
@@ -271,7 +275,7 @@ def _called(operator: Callable, *arguments: Any) -> Any:
 
 
 def _any_of(lengths: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
-    """None instead of nothing but None."""
+    """None if all are None."""
     for given in lengths:
         if given is not None:
             return lengths
@@ -293,7 +297,7 @@ def explain(
     backward: bool = False,
     **inputs: Unpack[Inputs],
 ) -> str:
-    """Which kernels serve `attention` of tensors shaped like these, or its gradients, and why the others do not: a text."""
+    """A text: which kernels run `attention` on tensors of these shapes, or its gradients, and why the others do not."""
     left, right = window
     beside = Beside.of(given_of(inputs), Given(score, mask, (), ()), dropout_p)
     plan = _call.plan(q, k, v, _numbers(None, None, softmax_scale, left, 0 if causal else right, 0), beside)
@@ -301,7 +305,7 @@ def explain(
 
 
 def _are_plain(*tensors: Tensor) -> bool:
-    """Whether nobody has to see the call as an operator: no compiler, tracer, transformation or mode, no subclass of tensors, no other device.
+    """Whether nothing has to see the call as an operator: no compiler, tracer, transformation or mode, no subclass of tensors, no other device.
 
     PyTorch's dispatch of an operator written in Python takes longer than a call.
     """
@@ -325,7 +329,7 @@ def _are_plain(*tensors: Tensor) -> bool:
 
 
 class _Attention(torch.autograd.Function):
-    """Both passes, outside of PyTorch's dispatch. `tensors` are those of `beside`, which comes without: by them autograd knows of these."""
+    """Both passes, outside of PyTorch's dispatch. `tensors` are those of `beside`, passed separately so that autograd sees them."""
 
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, planned: Plan, beside: Beside, wanted: tuple[bool, ...], *tensors: Tensor):
@@ -343,7 +347,7 @@ class _Attention(torch.autograd.Function):
 
 
 class _Plain(torch.autograd.Function):
-    """Both passes of a call through the door: native code where they are plain."""
+    """Both passes of a call through the door: native code if they are plain."""
 
     forward = staticmethod(_native.forward_of_graph)
 
@@ -371,7 +375,7 @@ def _backward_of(
     beside: Beside,
     wanted: tuple[bool, ...] = (),
 ) -> Sequence[Tensor | None]:
-    """Those of q, k and v, with q, k, v, o and lse saved; then what is wanted beside them."""
+    """The gradients of q, k and v, with q, k, v, o and lse saved; then the other wanted ones."""
     # Where a graph of this pass is wanted, the operator says that it has no derivative.
     if d_o is None or torch.is_grad_enabled() or not _are_plain(d_o, d_o if d_lse is None else d_lse, *saved):
         if _is_plain(planned.numbers, beside):
@@ -389,7 +393,7 @@ def _keep(ctx, *tensors: Tensor | None) -> None:
 def _gradients(
     d_o: Tensor | None, d_lse: Tensor | None, saved: tuple[Tensor, ...], options: tuple, wanted: tuple[bool, ...]
 ) -> Sequence[Tensor | None]:
-    """Those of q, k and v by the operator, from q, k, v, o and lse; then what is wanted beside them."""
+    """The gradients of q, k and v by the operator, from q, k, v, o and lse; then the other wanted ones."""
     if d_o is None and d_lse is None:
         return None, None, None
     if d_o is None:
@@ -398,7 +402,7 @@ def _gradients(
 
 
 def _plain_gradients(d_o: Tensor | None, d_lse: Tensor | None, saved: tuple[Tensor, ...], numbers: tuple) -> Sequence[Tensor | None]:
-    """Those of q, k and v by an operator, from q, k, v, o and lse, of a call of q, k, v and numbers alone."""
+    """The gradients of q, k and v by an operator, from q, k, v, o and lse, for a call of only q, k, v and numbers."""
     if torch.is_grad_enabled():
         # The operator that says that it has no derivative.
         return _gradients(d_o, d_lse, saved, spelled((None, None, *numbers), NOTHING), ())
@@ -489,7 +493,7 @@ def _plain_backward(d_o, d_lse, q, k, v, o, lse, *numbers):
 
 
 def define_for_native(schema: str, kernel: Callable[..., tuple[Tensor, ...]]) -> None:
-    """Defines an operator for what native kernels hand on: to these, an exception of its kernel, a function of Python, is a text."""
+    """Defines an operator for calls that native kernels pass on: they see an exception of its Python kernel as text."""
     _LIBRARY.define(schema)
     name, n_results = schema.partition("(")[0], schema.rpartition("->")[2].count("Tensor")
 
@@ -508,7 +512,7 @@ def define_for_native(schema: str, kernel: Callable[..., tuple[Tensor, ...]]) ->
 
 
 def _implement(key: str) -> _native.Kernels | None:
-    """Puts kernels behind the operators, for a dispatch key: native ones, where PyTorch takes them."""
+    """Registers kernels of the operators for a dispatch key: native ones, if PyTorch supports them."""
     kernels = DOOR.put_kernels("ferroflash", key, [("plain", "forward"), ("plain_forward", "forward"), ("plain_backward", "backward")])
     if kernels is None:
         _LIBRARY.impl("plain", _plain, key)
@@ -542,7 +546,7 @@ define_for_native(
 
 
 def _put_node() -> None:
-    """Has the door's nodes of autograd's graph be native, where PyTorch takes native kernels."""
+    """Makes the door's nodes of autograd's graph native, if PyTorch supports native kernels."""
     operator = getattr(torch.ops.aten, _NODE, None)
     if operator is None or not NATIVE:
         return

@@ -1,8 +1,8 @@
 """Attention under the transformations of `torch.func`: grad, vjp, jacrev and vmap, in any order. Forward mode is refused.
 
-These want an `autograd.Function` with rules of its own; operators that `torch.library` registers have none that they take. vmap makes one call where
-its dimension can be a part of the batch, and otherwise one call for each entry: what expressions read, dropout, and where packed sequences lie
-depend on the batch's own numbers.
+These need an `autograd.Function` with its own rules; operators registered with `torch.library` have none that they accept. vmap makes one
+call if its dimension can be part of the batch, and otherwise one call for each entry: the tensors that expressions read, dropout, and the
+places of packed sequences depend on the batch index.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ._spelling import read, spelled
 
 
 class _Call:
-    """What a call is given beside tensors: one leaf of the tree of arguments that transformations go through. Tensors are q, k and v, then those
-    of `beside`."""
+    """A call's arguments other than tensors: one leaf of the tree of arguments that transformations traverse. Tensors are q, k and v, then
+    those of `beside`."""
 
     def __init__(self, numbers: Numbers, beside: Beside) -> None:
         self.numbers, self.beside = tuple(numbers), beside.with_tensors(())
 
     def options(self, tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-        """What the operators are given behind q, k and v."""
+        """The operators' arguments after q, k and v."""
         return spelled(self.numbers, self.beside.with_tensors(tensors[3:]))
 
     def folds(self, dims: Sequence[int | None]) -> bool:
-        """Whether the dimension of vmap can be a part of the batch."""
+        """Whether the dimension of vmap can be part of the batch."""
         beside = self.beside
         if beside.score is not None or beside.mask is not None or beside.dropout_p != 0 or "page_table" in beside.names:
             return False
@@ -41,7 +41,7 @@ class _Call:
         return True
 
     def folded(self, call: Callable, n: int, dims: Sequence[int | None], tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
-        """One call, of n times the batch, with what all sequences have alike."""
+        """One call with n times the batch, with the common arguments of all sequences."""
         names = self.beside.names
         shared = [*(False for _ in tensors[len(names) :]), *(TABLE[name].is_shared() for name in names)]
         folded = []
@@ -132,7 +132,7 @@ class _Backward(torch.autograd.Function):
 
 
 def spread(gradients: Sequence[Tensor], wanted: Sequence[bool]) -> list[Tensor | None]:
-    """With None for each that nobody wants; None throughout where there are none."""
+    """With None for each that is not wanted; only None if there are none."""
     remaining = iter(gradients)
     return [next(remaining, None) if asked else None for asked in wanted]
 

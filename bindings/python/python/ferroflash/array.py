@@ -1,4 +1,4 @@
-"""Attention on arrays of numpy, JAX, CuPy and every other library that speaks DLPack.
+"""Attention on arrays of numpy, JAX, CuPy and every other library that supports DLPack.
 
     >>> import numpy as np
     >>> import ferroflash
@@ -7,11 +7,11 @@
     >>> ferroflash.attention(q, k, v, causal=True).shape
     (1, 4, 2, 8)
 
-Arguments are read where they lie. Results are new arrays of the library that q is of; where that library has no `from_dlpack` they are of
-the type `Array`, which the others take. Other threads run during a call: none of them may write its arguments.
+Arguments are read in place. Results are new arrays of q's library; if that library has no `from_dlpack` they have the type `Array`, which
+other libraries can import. Other threads run during a call: none of them may write its arguments.
 
-A call returns when its results are there. On a GPU it allocates, and runs on a stream of its own, behind the work that the arguments'
-libraries have enqueued. PyTorch's tensors go to the operators for PyTorch, which do neither.
+A call returns when its results are ready. On a GPU it allocates, and runs on its own stream, after the work that the arguments' libraries
+have enqueued. PyTorch tensors go to the operators for PyTorch, which neither wait nor use another stream.
 """
 
 from __future__ import annotations
@@ -100,39 +100,40 @@ def attention(
 ) -> Any:
     """softmax(q · kᵀ · softmax_scale, masked) · v.
 
-    Query head h reads key and value head h // (heads_q // heads_k). Masks are aligned to the bottom right: query i stands at
-    i + seqlen_k − seqlen_q among the keys. Equal arguments give equal bits.
+    Query head h reads key and value head h // (heads_q // heads_k). Masks are aligned to the bottom right: query i has the position i +
+    seqlen_k − seqlen_q among the keys. Equal arguments give equal bits.
 
     Args:
         q: `[batch, seqlen_q, heads_q, head_dim]`; bfloat16, float16 or float32. Any strides that are not negative, 1 in the
-            last dimension. On a GPU head_dim is a multiple of 8, of float32 a multiple of 4 up to 128; address and strides are multiples of 16 bytes.
+            last dimension. On a GPU head_dim is a multiple of 8, for float32 a multiple of 4 up to 128; address and strides are multiples
+            of 16 bytes.
         k, v: `[batch, seqlen_k, heads_k, head_dim]`; heads_q is a multiple of heads_k. Of q's type, on q's device.
         softmax_scale: factor of the scores, greater than 0; 1/√head_dim by default.
-        causal: a query sees the keys up to its own place.
-        window: how many keys a query sees to the left and to the right of its place; None is no limit.
+        causal: a query sees the keys up to its own position.
+        window: how many keys a query sees before and after its position; None is no limit.
         seqused_q, seqused_k: int32 `[batch]`: how many rows of each sequence are in use, from the first on. The others are not read.
-        score, mask: expressions of `ferroflash.expression`: what takes the place of every score, and which keys a query sees, too.
-        score_inputs: what they name: parameters, numbers; and arrays beside q, of any strides that are not negative.
+        score, mask: expressions of `ferroflash.expression`: a replacement for every score, and a further condition on which keys a query sees.
+        score_inputs: their inputs by name: numbers for parameters; and arrays on q's device, of any strides that are not negative.
         {inputs}
-        dropout_p: the probability that a weight is dropped, at least 0 and less than 1; the others are divided by the probability that they are
+        dropout_p: the probability that a weight is dropped, at least 0 and less than 1; the others are divided by the probability of being
             kept. Both are rounded to multiples of 1/256. lse is that of all weights.
-        rng_state: (seed, offset), two whole numbers from 0 to 2**64 - 1; needed with dropout_p greater than 0. Equal ones drop the same weights,
-            those that `dropout_mask` says, on every device. (Of PyTorch's tensors it may be a tensor, or be left out.)
-        precision: how exact products of float32 are on a GPU: "tensor", tf32, an error of 2**-11 of each element; or "full", three products of tf32 in
-            place of one, as exact as float32, at about a third of the speed. By default "tensor"; of PyTorch's tensors "full" where
-            `torch.get_float32_matmul_precision()` is "highest".
-        return_lse: whether lse is returned, too.
+        rng_state: (seed, offset), two integers from 0 to 2**64 - 1; needed with dropout_p greater than 0. Equal ones drop the same
+            weights, as given by `dropout_mask`, on every device. (With PyTorch tensors it may be a tensor, or be left out.)
+        precision: how exact products of float32 are on a GPU: "tensor", tf32, a relative error of 2**-11 of each element; or "full", three
+            products of tf32 in place of one, as exact as float32, at about a third of the speed. By default "tensor"; with PyTorch tensors
+            "full" if `torch.get_float32_matmul_precision()` is "highest".
+        return_lse: whether lse is returned as well.
 
     Returns:
         o, like q. With return_lse o and lse, float32 `[batch, heads_q, seqlen_q]`: the natural logarithm of each row's sum of exponentials.
-        A row that sees no key, or is not in use, has o = 0 and lse = −inf; one that is in use, where there are sinks, lse = sink.
+        A row that sees no key, or is not in use, has o = 0 and lse = −inf; with sinks, a used row that sees no key has lse = sink.
 
     Raises:
-        TypeError: an argument is no array, cannot be exported, or has another type or device than it must have.
-        ValueError: a shape, a stride, a size or a length is not allowed. (The numbers in seqused_q and seqused_k are not looked at where
-            they lie on a GPU; with wrong ones the results mean nothing.)
-        NotImplementedError: no kernel serves the call; the text has every candidate, and why it cannot.
-        RuntimeError: the driver refuses.
+        TypeError: an argument is not an array, cannot be exported, or has a wrong type or device.
+        ValueError: a shape, a stride, a size or a length is not allowed. (The numbers in seqused_q and seqused_k are not checked on a GPU;
+        with wrong ones the results are undefined.)
+        NotImplementedError: no kernel supports the call; the text lists every candidate with its reason.
+        RuntimeError: an error of the driver.
     """
     options = {
         "softmax_scale": softmax_scale,
@@ -185,24 +186,25 @@ def attention_backward(
     d_score_inputs: Sequence[str] = (),
     **inputs: Unpack[InputsAndWanted],
 ) -> tuple[Any, ...]:
-    """Gradients of q, k and v; of optional inputs, and of tensors that the score reads, where they are asked for.
+    """Gradients of q, k and v, and, if asked for, of optional inputs and of tensors that the score reads.
 
     Args:
-        d_o: gradient of o; of its shape and type, strides as of q.
-        q, k, v, softmax_scale, causal, window, seqused_q, seqused_k, score, mask, score_inputs, dropout_p, rng_state, precision: as
-            `attention` was given them.
+        d_o: gradient of o, with its shape and type; strides as for q.
+        q, k, v, softmax_scale, causal, window, seqused_q, seqused_k, score, mask, score_inputs, dropout_p, rng_state, precision: as for
+            `attention`.
         o, lse: as `attention` returned them, with return_lse; contiguous.
         d_lse: gradient of lse, float32 `[batch, heads_q, seqlen_q]`, contiguous; for a loss that depends on lse.
         {inputs}
-        d_score_inputs: the names of tensors in score_inputs whose gradients are wanted. `ferroflash.expression` says which have one.
+        d_score_inputs: the names of tensors in score_inputs whose gradients are wanted. `ferroflash.expression` says which tensors have one.
 
     Returns:
-        Gradients of q, k and v, of their shapes and types. Those of rows that see no key, or are not in use, are 0. Then those of optional inputs
-        that are wanted; and with d_score_inputs a dict of those of these tensors, each of the tensor's type, with an element for each value of its indices:
-        batch, heads_q or heads_k, seqlen_q, seqlen_k, or 1 where the index is 0. Equal arguments give equal bits.
+        Gradients of q, k and v, with their shapes and types. Those of rows that see no key, or are not in use, are 0. Then those of the
+        wanted optional inputs; and with d_score_inputs a dict of the gradients of these tensors, each of the tensor's type, with an
+        element for each value of its indices: batch, heads_q or heads_k, seqlen_q, seqlen_k, or 1 if the index is 0. Equal arguments give
+        equal bits.
 
     Raises:
-        What `attention` raises. NotImplementedError, too, where a tensor has no gradient; the text says why.
+        The exceptions of `attention`, and NotImplementedError if a tensor has no gradient; the text says why.
     """
     if _is_torch(q):
         raise TypeError("q is a torch.Tensor; allowed: arrays of other libraries. ferroflash.attention is differentiable on tensors")
@@ -230,7 +232,7 @@ def attention_backward(
 
 
 def _state_beside(q: Any, dropout_p: float, rng_state: Sequence[int]) -> Any:
-    """Seed and offset beside a tensor of PyTorch."""
+    """Seed and offset on the device of a PyTorch tensor."""
     import torch
 
     state = seed_and_offset(dropout_p, tuple(rng_state))

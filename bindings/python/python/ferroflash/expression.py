@@ -1,4 +1,4 @@
-"""Scores and masks of your own: functions of symbols, traced once, which kernels compute where they compute scores.
+"""Custom scores and masks: functions of symbols, traced once, which kernels evaluate as they compute scores.
 
     >>> import ferroflash
     >>> alibi = ferroflash.Score(lambda s, at: s - at.tensor_f32("slopes")[at.head] * abs(at.distance()))
@@ -8,33 +8,35 @@
 
 The function is called once, with symbols:
 
-- `s` is the score, q · k times softmax_scale, and what is returned takes its place before the softmax. A mask's function returns which keys a
+- `s` is the score, q · k times softmax_scale; the returned value replaces it before the softmax. A mask's function returns which keys a
   query sees, of those that `causal`, `window` and lengths show.
-- `at.batch`, `at.head`, `at.kv_head`, `at.q`, `at.k`, `at.seqlen_q`, `at.seqlen_k`: where the score lies; whole numbers. `at.q` and `at.k` count
-  from the first query and key of the sequence, which has `at.seqlen_q` and `at.seqlen_k` of them. `at.place()` is the key at the query's own
+- `at.batch`, `at.head`, `at.kv_head`, `at.q`, `at.k`, `at.seqlen_q`, `at.seqlen_k`: the position of the score; integers. `at.q` and `at.k` count
+  from the first query and key of the sequence, which has `at.seqlen_q` queries and `at.seqlen_k` keys. `at.place()` is the key at the query's own
   place, `at.q + at.seqlen_k - at.seqlen_q`; `at.distance()` is how far the key lies before it.
-- `at.f32("cap")`, `at.i32("window")`: parameters, numbers that each call gives by name. Other values compile no other kernel.
+- `at.f32("cap")`, `at.i32("window")`: parameters, numbers that each call gives by name. New values do not compile new kernels.
 - `at.tensor_f32("bias")[at.head, at.q, at.k]`, and `tensor_f16`, `tensor_bf16`, `tensor_i32`: elements of tensors that each call gives by name, of 1
-  to 4 dimensions. An index outside of the tensor is moved to the nearest one inside. `at.same("document")`: whether query and key have the same
+  to 4 dimensions. An index outside the tensor is clamped to the nearest one inside. `at.same("document")`: whether query and key have the same
   number in a tensor of int32, `[batch, seqlen_k]`.
 
-Numbers are float32, whole numbers int32; a whole number beside a number becomes one. Constants stand on either side.
+Numbers are float32, integers int32; an integer combined with a number becomes a number. Constants may stand on either side.
 
 | | |
 |---|---|
-| numbers, whole numbers | `+ - * /`, `-x`, `abs(x)`, `x.min(y)`, `x.max(y)`, `< <= > >= == !=`, `x ** n` for constants n from 1 to 16; `2 ** x` |
-| numbers | `x.soft_cap(cap)`; `exp exp2 ln tanh sigmoid sqrt`, each of one GPU instruction's exactness, and as `exp_full()` and so on of some units of the last place; `to_i32()` |
-| whole numbers | `// %`, `& \\| ^ ~ << >>` bit by bit, `to_f32()` |
-| truth values | `& \\| ^ ~`, `condition.select(a, b)` |
+| numbers, integers | `+ - * /`, `-x`, `abs(x)`, `x.min(y)`, `x.max(y)`, `< <= > >= == !=`, `x ** n` for constants n from 1 to 16; `2 ** x` |
+| numbers | `x.soft_cap(cap)`; `exp exp2 ln tanh sigmoid sqrt`, each as exact as one GPU instruction, and `exp_full()` and so on, within some units of the last place; `to_i32()` |
+| integers | `// %`, bitwise `& \\| ^ ~ << >>`, `to_f32()` |
+| booleans | `& \\| ^ ~`, `condition.select(a, b)` |
 
-`//` and `%` are those of the kernels: `//` rounds towards zero, `%` has the sign of its left operand, division by 0 gives 0, and the rest of it is
-the dividend. (Python's round down.) Whole numbers wrap around. `/` of whole numbers is that of numbers. `and`, `or`, `not` and `if` cannot be
+`//` and `%` are those of the kernels: `//` rounds towards zero, `%` has the sign of its left operand, division by 0 gives 0, and its
+remainder is the dividend. (Python's round down.) Integers wrap around. `/` of integers gives a number. `and`, `or`, `not` and `if` cannot
+be
 traced: they raise a TypeError that says what to write.
 
-Gradients of q, k and v are exact, by the derivative of the expression. So is that of a tensor of floats that the score reads at one place, by the indices
+Gradients of q, k and v are exact, by the derivative of the expression. So is that of a tensor of floats that the score reads at one place,
+with the indices
 `at.batch`, `at.head` or `at.kv_head`, `at.q` and `at.k`, each once, the last two always, or 0: a bias, `bias[at.batch, at.head, at.q, at.k]`, or one that batch
 entries and heads share, `bias[0, 0, at.q, at.k]`. Other tensors and parameters have none. An expression that gives NaN or +inf gives NaN
-results. Expressions are kept for as long as the process, as the kernels are that are compiled for them: make each once.
+results. Expressions live as long as the process, as do the kernels compiled for them: make each once.
 """
 
 from __future__ import annotations
@@ -55,10 +57,10 @@ _N_GRADIENTS = 256
 
 
 class _Expression:
-    """What both have alike. Attributes are plain, none of them slots: so torch.compile sees them, from PyTorch 2.6 on."""
+    """The common part of both. Attributes are plain, not slots, so that torch.compile sees them, from PyTorch 2.6 on."""
 
     def _trace(self, function: Callable[..., Any], of: type[Num] | type[Cond], allowed: str) -> None:
-        """What the function computes with symbols, called once."""
+        """The function's result on symbols, called once."""
         if not callable(function):
             raise TypeError(f"function is {type(function).__name__}; allowed: a function of symbols")
         trace = Trace()
@@ -76,14 +78,14 @@ class _Expression:
 
     @classmethod
     def parse(cls, text: str) -> Any:
-        """The expression that `text` says."""
+        """The expression of this text."""
         self = cls.__new__(cls)
         self._is(cls._NATIVE.parse(text))
         return self
 
     @property
     def text(self) -> str:
-        """All of the expression: `parse` reads it. Equal expressions have equal texts."""
+        """The whole expression as text, which `parse` reads. Equal expressions have equal texts."""
         return self._text
 
     @property
@@ -113,7 +115,7 @@ class _Expression:
 
 
 class Score(_Expression):
-    """What takes the place of every score before the softmax: a function of the score and of where it lies, whose value is a number.
+    """A replacement for every score before the softmax: a function of the score and its position, whose value is a number.
 
     >>> str(Score(lambda s, at: s.soft_cap(at.f32("cap"))))
     'cap * tanh(score / cap)'
@@ -126,7 +128,7 @@ class Score(_Expression):
 
 
 class Mask(_Expression):
-    """Which keys a query sees: a function of where a score lies, whose value is a truth value.
+    """Which keys a query sees: a function of the position of a score, whose value is a boolean.
 
     >>> str(Mask(lambda at: (at.q - at.k) % at.i32("step") == 0))
     '(q - k) % step == 0'
@@ -139,7 +141,7 @@ class Mask(_Expression):
 
 
 class Given(NamedTuple):
-    """The expressions of a call, and what it gives the names in them: in the order in which the native module takes it."""
+    """The expressions of a call and their inputs, in the order of the native module."""
 
     score: Score | None
     mask: Mask | None
@@ -157,8 +159,8 @@ def given_by(
     score_inputs: Mapping[str, Any] | None,
     form_of: Callable[[str, Any], tuple[str, int]],
 ) -> Given | None:
-    """The expressions of a call with what it gives them, or None where there are none. `form_of` is the type and the dimensions of a tensor, or a
-    TypeError that names it."""
+    """The expressions of a call with their inputs, or None without expressions. `form_of` returns the type and the dimensions of a tensor,
+    or raises a TypeError that names it."""
     if score is None and mask is None and not score_inputs:
         return None
     for argument, expression, allowed in (("score", score, Score), ("mask", mask, Mask)):
@@ -208,7 +210,7 @@ def check_gradient(score: Score | None, mask: Mask | None, name: str) -> None:
 
 
 def _described(needed: str | tuple[str, int]) -> str:
-    """A parameter of a type, or a tensor of a type and so many dimensions."""
+    """A parameter of a type, or a tensor of a type and this many dimensions."""
     if isinstance(needed, str):
         return f"a number of {needed}"
     dtype, rank = needed

@@ -4,18 +4,18 @@
 
 * Tensors are `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]` with `cu_seqlens`. `heads_q` is a
   multiple of `heads_k`.
-* `causal` is aligned to the bottom right. `window_size` is (left, right): how many keys a query sees before and behind
-  its place; −1, or None, is no limit.
-* `num_splits` says into how many parts a GPU divides the keys: 0 leaves it to the library, 1 divides none; with more each
+* `causal` is aligned to the bottom right. `window_size` is (left, right): how many keys a query sees before and after its position; −1, or
+  None, is no limit.
+* `num_splits` is the number of parts into which a GPU divides the keys: 0 leaves it to the library, 1 is no division; with more each
   part has ceil(seqlen / num_splits) keys, where seqlen is the most rows that a sequence may have, rounded up to whole
   blocks of the kernel.
-* `pack_gqa`, `sm_margin`, `scheduler_metadata` and `deterministic` choose speed in FlashAttention-3. No result depends on
-  them here, and every result is deterministic, so they are taken and change nothing.
-* `qv`, `q_descale` and `attention_chunk` have no kernel: NotImplementedError names the argument. So do `k_descale` and
-  `v_descale` but for keys and values of `torch.float8_e4m3fn`, which `flash_attn_func` and `flash_attn_with_kvcache` take
-  beside q of 16 bits, without gradients, and without `softcap`.
-* `softcap` greater than 0 makes softcap · tanh(s / softcap) of every score s.
-* Gradients flow to q, k and v through o, and through lse where it is returned.
+* `pack_gqa`, `sm_margin`, `scheduler_metadata` and `deterministic` affect only speed in FlashAttention-3. Here no result depends on them,
+  and every result is deterministic, so they are accepted and have no effect.
+* `qv`, `q_descale` and `attention_chunk` have no kernel: NotImplementedError names the argument. So do `k_descale` and `v_descale` except
+  with keys and values of `torch.float8_e4m3fn`, which `flash_attn_func` and `flash_attn_with_kvcache` take with q of 16 bits, without
+  gradients and without `softcap`.
+* `softcap` greater than 0 replaces every score s by softcap · tanh(s / softcap).
+* Gradients flow to q, k and v through o, and through lse if it is returned.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def flash_attn_func(
 
     * `q`: `[batch, seqlen_q, heads_q, head_dim]`.
     * `k`, `v`: `[batch, seqlen_k, heads_k, head_dim]`.
-    * `k_descale`, `v_descale`: f32 `[batch, heads_k]`, with k and v of `torch.float8_e4m3fn`: what their elements are multiplied
-      by; None is 1. Nothing has gradients then.
+    * `k_descale`, `v_descale`: f32 `[batch, heads_k]`, with k and v of `torch.float8_e4m3fn`: the scales of their elements; None is 1.
+      There are no gradients then.
     * `softmax_scale`: factor of the scores; None is 1/√head_dim.
     * lse: `[batch, heads_q, seqlen_q]`, f32, log Σ exp of a row's scores.
     """
@@ -112,7 +112,7 @@ def flash_attn_qkvpacked_func(
 
     * `qkv`: `[batch, seqlen, 3, heads, head_dim]`, or `[batch, seqlen, heads_q + 2 · heads_k, head_dim]` with
       `num_heads_q`.
-    * The others: as of `flash_attn_func`.
+    * The others: as for `flash_attn_func`.
     """
     q, k, v = _split_heads(qkv, num_heads_q)
     return flash_attn_func(
@@ -158,14 +158,14 @@ def flash_attn_varlen_func(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention on sequences of different lengths: o, like q; with `return_attn_probs` (o, lse).
 
-    * `q`: `[total_q, heads_q, head_dim]`, one sequence behind the other; with `cu_seqlens_q` None
+    * `q`: `[total_q, heads_q, head_dim]`, one sequence after the other; with `cu_seqlens_q` None
       `[batch, seqlen_q, heads_q, head_dim]`.
     * `k`, `v`: `[total_k, heads_k, head_dim]`, or with `cu_seqlens_k` None `[batch, seqlen_k, heads_k, head_dim]`.
-    * `cu_seqlens_q`, `cu_seqlens_k`: i32 `[batch + 1]`, the row at which each sequence begins, and the last one ends.
+    * `cu_seqlens_q`, `cu_seqlens_k`: i32 `[batch + 1]`, the first row of each sequence, and the end of the last.
     * `max_seqlen_q`, `max_seqlen_k`: the most rows of a sequence; None stands for all rows of the tensor.
-    * `seqused_q`, `seqused_k`: i32 `[batch]`, how many of its rows a sequence uses. Of the others o is 0 and lse −∞.
+    * `seqused_q`, `seqused_k`: i32 `[batch]`, how many of its rows a sequence uses. The others have o = 0 and lse = −∞.
     * lse: `[heads_q, total_q]`, or `[batch, heads_q, seqlen_q]`; f32.
-    * The others: as of `flash_attn_func`.
+    * The others: as for `flash_attn_func`.
     """
     refuse_given(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
     refuse_unless_zero(attention_chunk=attention_chunk)
@@ -228,29 +228,28 @@ def flash_attn_with_kvcache(
     * `k_cache`, `v_cache`: `[batch, seqlen_cache, heads_k, head_dim]`; with `page_table`, i32 `[batch, columns]`, pages
       `[n_pages, page_size, heads_k, head_dim]`, where row r of sequence b is row r % page_size of page
       `page_table[b, r // page_size]`.
-    * `cache_batch_idx`: i32 `[batch]`, which entry of the cache, or which row of `page_table`, each sequence has. No cache is
-      copied.
+    * `cache_batch_idx`: i32 `[batch]`, the entry of the cache, or the row of `page_table`, of each sequence. No cache is copied.
     * `cache_seqlens`: i32 `[batch]`, or one number for all: how many rows of the cache are in use; None is all.
-    * `cache_leftpad`: i32 `[batch]`, the first row in use. `cache_seqlens` counts from row 0 on. In
-      pages, too: row r of what is in use is row `cache_leftpad[b] + r` of the sequence's pages.
+    * `cache_leftpad`: i32 `[batch]`, the first row in use. `cache_seqlens` counts from row 0 on. Also in pages: used row r is row
+      `cache_leftpad[b] + r` of the sequence's pages.
     * `k`, `v`: `[batch, seqlen_new, heads_k, head_dim]`, or packed with `cu_seqlens_k_new`, i32 `[batch + 1]`: written into the
       caches at rows `cache_seqlens[b] + i`, in place, and seen by attention. It needs `cache_seqlens`, which is not changed.
-      Rows for which there is no room, or no page, are an error on the CPU, and not written on a GPU. Nothing has gradients
-      then, as in FlashAttention-3.
+      Rows that do not fit, or have no page, are an error on the CPU, and not written on a GPU. There are no gradients then, as in
+      FlashAttention-3.
     * `rotary_cos`, `rotary_sin`: `[seqlen_ro, rotary_dim / 2]`, with `k` and `v`; f32, or a 16-bit type that is widened at every
       call. The first rotary_dim elements of k are rotated by position `rotary_seqlens[b] + i`, those of q by that position under
       a causal mask or a window, by `rotary_seqlens[b]` without; q itself is not changed. `rotary_interleaved` pairs elements
       2i and 2i + 1, otherwise i and i + rotary_dim / 2. seqlen_ro is at least the rows of a sequence of the cache.
     * `rotary_seqlens`: i32 `[batch]`; None is `cache_seqlens`.
-    * `k_descale`, `v_descale`: f32, with caches of `torch.float8_e4m3fn`, to which no rows are appended: what their elements are
-      multiplied by; None is 1. Either both `[batch, heads_k]`, or, with `page_table`, both `[n_pages, heads_k]`, of each page of
-      the pool. Where there are as many pages as sequences, they are of sequences. o has q's type, and no gradients.
-    * The others: as of `flash_attn_func`.
+    * `k_descale`, `v_descale`: f32, with caches of `torch.float8_e4m3fn`, to which no rows can be appended: the scales of their elements;
+      None is 1. Either both `[batch, heads_k]`, or, with `page_table`, both `[n_pages, heads_k]`, for each page of the pool. If there are
+      as many pages as sequences, they are per sequence. o has q's type, and no gradients.
+    * The others: as for `flash_attn_func`.
 
-    A head_dim that is no multiple of 8 costs a GPU copies of both caches, back, too, where rows are appended.
+    With a head_dim that is not a multiple of 8, a GPU copies both caches, and copies them back if rows are appended.
 
-    With `return_softmax_lse` (o, lse, o of the splits, lse of the splits): lse as of `flash_attn_varlen_func`; the last
-    two are empty, as splits are merged within the call.
+    With `return_softmax_lse` (o, lse, o of the splits, lse of the splits): lse as for `flash_attn_varlen_func`; the last two are empty, as
+    splits are merged within the call.
     """
     refuse_given(qv=qv, q_descale=q_descale)
     refuse_unless_zero(attention_chunk=attention_chunk)
@@ -278,8 +277,8 @@ def flash_attn_combine(
 
     * `out_partial`: `[num_splits, batch, seqlen, heads, head_dim]`.
     * `lse_partial`: `[num_splits, batch, seqlen, heads]`, f32.
-    * `out`: where to write o; None allocates it.
-    * `out_dtype`: of o; None is that of `out_partial`.
+    * `out`: the output for o; None allocates it.
+    * `out_dtype`: the type of o; None is that of `out_partial`.
     * o: `[batch, seqlen, heads, head_dim]`; lse: `[batch, seqlen, heads]`, f32.
     """
     return combine(out_partial, lse_partial, out, out_dtype)
@@ -308,9 +307,9 @@ def get_scheduler_metadata(
     pack_gqa: bool | None = None,
     sm_margin: int = 0,
 ) -> Tensor:
-    """What `scheduler_metadata` takes: an empty i32 tensor, since every call plans for itself, on the device.
+    """A value for `scheduler_metadata`: an empty i32 tensor, since every call plans for itself, on the device.
 
-    The arguments describe the call to come, which refuses what has no kernel.
+    The arguments describe the later call, which refuses what has no kernel.
     """
     return torch.empty(0, dtype=torch.int32, device=cache_seqlens.device)
 

@@ -4,20 +4,20 @@
 
 * Tensors are `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]` with `cu_seqlens`. `heads_q` is a
   multiple of `heads_k`.
-* `causal` is aligned to the bottom right. `window_size` is (left, right): how many keys a query sees before and behind its
-  place; None is no limit, and neither are two numbers whose sum is negative, as (−1, −1).
-* `num_splits` says into how many parts a GPU divides the keys: 0 leaves it to the library, 1 divides none; with more each
+* `causal` is aligned to the bottom right. `window_size` is (left, right): how many keys a query sees before and after its position; None
+  is no limit, and neither are two numbers whose sum is negative, as (−1, −1).
+* `num_splits` is the number of parts into which a GPU divides the keys: 0 leaves it to the library, 1 is no division; with more each
   part has ceil(seqlen / num_splits) keys, where seqlen is the most rows that a sequence may have, rounded up to whole
   blocks of the kernel.
 * `pack_gqa`, `seqlen_k_per_split`, `min_seqlen_k`, `scheduler_metadata`, `disable_scheduler_metadata` and `deterministic`
-  choose speed in FlashAttention-4. No result depends on them here, and every result is deterministic, so they are taken
-  and change nothing.
-* `learnable_sink`, `[heads_q]`, is one term more in the sum of exponentials of each row of a head, exp(sink). It is computed with in f32;
+  affect only speed in FlashAttention-4. Here no result depends on them, and every result is deterministic, so they are accepted and have
+  no effect.
+* `learnable_sink`, `[heads_q]`, adds a term, exp(sink), to the sum of exponentials of each row of a head. It is converted to f32;
   gradients flow to it.
 * `qv`, `gather_kv_indices` and block sparsity have no kernel: NotImplementedError names the argument. So do
-  `score_mod`, `mask_mod` and their tensors, which are functions of CuTe: `ferroflash.attention` takes scores and masks of your own.
-* `softcap` greater than 0 makes softcap · tanh(s / softcap) of every score s.
-* Functions return (o, lse). lse carries gradients with `return_lse`; without, it is there for reading.
+  `score_mod`, `mask_mod` and their tensors, which are functions of CuTe: `ferroflash.attention` takes custom scores and masks.
+* `softcap` greater than 0 replaces every score s by softcap · tanh(s / softcap).
+* Functions return (o, lse). lse carries gradients with `return_lse`; without, it is detached.
 """
 
 from __future__ import annotations
@@ -126,13 +126,13 @@ def flash_attn_varlen_func(
 
     * `q`: `[total_q, heads_q, head_dim]` with `cu_seqlens_q`, otherwise `[batch, seqlen_q, heads_q, head_dim]`.
     * `k`, `v`: `[total_k, heads_k, head_dim]` with `cu_seqlens_k`, otherwise `[batch, seqlen_k, heads_k, head_dim]`.
-    * `cu_seqlens_q`, `cu_seqlens_k`: i32 `[batch + 1]`, the row at which each sequence begins, and the last one ends.
+    * `cu_seqlens_q`, `cu_seqlens_k`: i32 `[batch + 1]`, the first row of each sequence, and the end of the last.
     * `max_seqlen_q`, `max_seqlen_k`: the most rows of a sequence; None stands for all rows of the tensor.
-    * `seqused_q`, `seqused_k`: i32 `[batch]`, how many of its rows a sequence uses. Of the others o is 0 and lse −∞.
+    * `seqused_q`, `seqused_k`: i32 `[batch]`, how many of its rows a sequence uses. The others have o = 0 and lse = −∞.
     * `page_table`: i32 `[batch, columns]`. k and v are then pages, `[n_pages, page_size, heads_k, head_dim]`, where row r of
       sequence b is row r % page_size of page `page_table[b, r // page_size]`; with `seqused_k`, and no gradients.
     * o: like q; lse: `[heads_q, total_q]`, or `[batch, heads_q, seqlen_q]`; f32.
-    * The others: as of `flash_attn_func`.
+    * The others: as for `flash_attn_func`.
     """
     refuse_given(qv=qv, gather_kv_indices=gather_kv_indices)
     refuse_given(score_mod=score_mod, score_mod_bwd=score_mod_bwd, mask_mod=mask_mod)
@@ -174,10 +174,10 @@ def flash_attn_combine(
 
     * `out_partial`: `[num_splits, batch, seqlen, heads, head_dim]` or `[num_splits, total_q, heads, head_dim]`.
     * `lse_partial`: the same without head_dim, f32.
-    * `out`: where to write o; None allocates it.
-    * `out_dtype`: of o; None is that of `out_partial`.
-    * `cu_seqlens`, `seqused`, `virtual_batch_idx`: which rows FlashAttention-4 visits, and in which order. Each row is
-      merged for itself, and here all are, so these change nothing.
+    * `out`: the output for o; None allocates it.
+    * `out_dtype`: the type of o; None is that of `out_partial`.
+    * `cu_seqlens`, `seqused`, `virtual_batch_idx`: which rows FlashAttention-4 visits, and in which order. Here all rows are merged, each
+      by itself, so these have no effect.
     * o: `out_partial` without `num_splits`; lse: `lse_partial` without it, f32.
     """
     out, lse = combine(out_partial, lse_partial, out, out_dtype)
@@ -206,14 +206,14 @@ def get_scheduler_metadata(
     seqlen_k_per_split: int | None = None,
     _arch: int | None = None,
 ) -> None:
-    """What `scheduler_metadata` takes: None, since every call plans for itself, on the device.
+    """A value for `scheduler_metadata`: None, since every call plans for itself, on the device.
 
-    The arguments describe the call to come, which refuses what has no kernel.
+    The arguments describe the later call, which refuses what has no kernel.
     """
 
 
 def _window(window_size: Window | None, causal: bool) -> tuple[int | None, int | None]:
-    """A window of FlashAttention-4, where a negative number moves the limit past the query's place."""
+    """A window of FlashAttention-4, in which a negative number moves the limit past the query's position."""
     left, right = (None, None) if window_size is None else pair(window_size)
     if causal:
         right = 0

@@ -1,17 +1,18 @@
 """The functions of flash-attn 2.8, with its names, defaults and results.
 
-`sys.modules["flash_attn"] = ferroflash.flash_attn_interface` puts this module in its place. `deterministic` is accepted and changes nothing:
+`sys.modules["flash_attn"] = ferroflash.flash_attn_interface` replaces flash-attn by this module. `deterministic` is accepted and has no effect:
 results and gradients are always bit-equal for equal inputs, at no cost.
 
-`dropout_p`, at least 0 and less than 1, is the probability that a weight is dropped, rounded to a multiple of 1/256; the others are divided by the
-probability that they are kept. Each call draws seed and offset from PyTorch's generator of q's device, so `torch.manual_seed` repeats it. What is
-dropped differs from flash-attn's choice. lse is that of all weights.
+`dropout_p`, at least 0 and less than 1, is the probability that a weight is dropped, rounded to a multiple of 1/256; the others are
+divided by the probability of being kept. Each call draws seed and offset from PyTorch's generator of q's device, so `torch.manual_seed`
+repeats it. The dropped weights differ from flash-attn's. lse is that of all weights.
 
-`softcap` greater than 0 makes softcap · tanh(s / softcap) of every score s. `alibi_slopes`, float32 `[heads_q]` or `[batch, heads_q]`, then adds
+`softcap` greater than 0 replaces every score s by softcap · tanh(s / softcap). `alibi_slopes`, float32 `[heads_q]` or `[batch, heads_q]`,
+then adds
 −slope · |k − (q + seqlen_k − seqlen_q)|; slopes have no gradient. lse is that of these scores.
 
 Tensors are bfloat16, float16 or float32. head_dim is at most 256. A causal mask and windows are aligned to the bottom
-right: query i stands at i + seqlen_k − seqlen_q among the keys. Errors are those of `ferroflash._torch.attention`.
+right: query i has the position i + seqlen_k − seqlen_q among the keys. Errors are those of `ferroflash._torch.attention`.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def flash_attn_func(
 ) -> _Result:
     """Attention. q `[batch, seqlen_q, heads_q, head_dim]`, k and v `[batch, seqlen_k, heads_k, head_dim]`; o like q.
 
-    heads_q is a multiple of heads_k. `softmax_scale` is 1/√head_dim by default. A query sees the keys from `window_size[0]` to the left of
-    its place to `window_size[1]` to the right; −1 is no limit; `causal` sets the second to 0. With `return_attn_probs` the result is
+    heads_q is a multiple of heads_k. `softmax_scale` is 1/√head_dim by default. A query sees the keys from `window_size[0]` before its
+    position to `window_size[1]` after it; −1 is no limit; `causal` sets the second to 0. With `return_attn_probs` the result is
     `(o, lse, None)`, lse float32 `[batch, heads_q, seqlen_q]`.
     """
     if not is_compiling() and alibi_slopes is None:
@@ -128,13 +129,13 @@ def flash_attn_varlen_func(
 ) -> _Result:
     """Attention on packed sequences. q `[total_q, heads_q, head_dim]`, k and v `[total_k, heads_k, head_dim]`; o like q.
 
-    cu_seqlens_q and cu_seqlens_k, int32 `[batch + 1]`, say where each sequence begins, and where the last one ends; max_seqlen_q and
-    max_seqlen_k bound the longest. On a GPU nobody looks at the lengths beforehand: what is computed from lengths that contradict the
-    shapes means nothing. With `return_attn_probs` the result is `(o, lse, None)`, lse float32 `[heads_q, total_q]`.
+    cu_seqlens_q and cu_seqlens_k, int32 `[batch + 1]`, have the first row of each sequence, and the end of the last; max_seqlen_q and
+    max_seqlen_k bound the longest. On a GPU the lengths are not checked: if they contradict the shapes, the results are undefined. With
+    `return_attn_probs` the result is `(o, lse, None)`, lse float32 `[heads_q, total_q]`.
 
     With block_table, int32 `[batch, columns]`, k and v are pages, `[n_pages, page_size, heads_k, head_dim]`, of any size: row r of sequence b
     is row r % page_size of page `block_table[b, r // page_size]`, and cu_seqlens_k says how many rows each sequence has. Then there are no
-    gradients: who asks for them gets a NotImplementedError.
+    gradients: requiring them raises a NotImplementedError.
     """
     sides = window(window_size, causal)
     edited = _edit(q, sides, softcap, alibi_slopes, cu_seqlens_q)
@@ -229,25 +230,24 @@ def flash_attn_with_kvcache(
 
     - k_cache, v_cache: `[batch, seqlen_cache, heads_k, head_dim]`; with block_table, int32 `[batch, columns]`, pages
       `[n_pages, page_size, heads_k, head_dim]` of any size, where row r of sequence b is row r % page_size of page
-      `block_table[b, r // page_size]`. cache_batch_idx, int32 `[batch]`, says which entry of the cache, or which row of block_table, each
-      sequence has; no cache is copied.
+      `block_table[b, r // page_size]`. cache_batch_idx, int32 `[batch]`, is the entry of the cache, or the row of block_table, of each
+      sequence; no cache is copied.
     - cache_seqlens: int32 `[batch]` or one number: how many rows of each sequence are in use, counted from row 0; None is all.
-      cache_leftpad, int32 `[batch]`: the first row in use, in pages, too.
+      cache_leftpad, int32 `[batch]`: the first row in use, also in pages.
     - k, v: `[batch, seqlen_new, heads_k, head_dim]`: written into the caches at rows `cache_seqlens[b] + i`, in place; attention sees
-      `cache_seqlens + seqlen_new` rows. It needs cache_seqlens, which is not changed. Rows for which there is no room, or no page, are an error
-      on the CPU, and not written on a GPU. Nothing has gradients then, as in flash-attn.
+      `cache_seqlens + seqlen_new` rows. It needs cache_seqlens, which is not changed. Rows that do not fit, or have no page, are an error
+      on the CPU, and not written on a GPU. There are no gradients then, as in flash-attn.
     - rotary_cos, rotary_sin: `[seqlen_ro, rotary_dim / 2]`, with k and v; float32, or a 16-bit type that is widened at every call. The first
       rotary_dim elements of k are rotated by the row's position, those of q by `cache_seqlens[b] + i` under a causal mask or a window, by
       `cache_seqlens[b]` without; q itself is not changed. `rotary_interleaved` pairs elements 2i and 2i + 1, otherwise i and
       i + rotary_dim / 2. seqlen_ro is at least the rows of a sequence of the cache.
-    - num_splits: into how many parts a GPU divides the keys. 0 leaves it to the library, 1 divides none; with more each part has
+    - num_splits: the number of parts into which a GPU divides the keys. 0 leaves it to the library, 1 is no division; with more each part has
       ceil(seqlen / num_splits) keys, where seqlen is the most rows of a sequence of the cache, rounded up to whole blocks of the kernel.
-    - softcap, alibi_slopes: as of all functions here; seqlen_k is what attention sees of a sequence. Not with caches of 8 bits.
+    - softcap, alibi_slopes: as for all functions here; seqlen_k is the number of rows that attention sees. Not with caches of 8 bits.
 
-    Caches of torch.float8_e4m3fn stand for their elements as they are; `fa3.flash_attn_with_kvcache` takes scales. Nothing is appended to them,
-    and nothing has gradients.
+    Caches of torch.float8_e4m3fn have scales of 1; `fa3.flash_attn_with_kvcache` takes scales. They have no appends and no gradients.
 
-    A head_dim that is no multiple of 8 costs a GPU copies of both caches, back, too, where rows are appended.
+    With a head_dim that is not a multiple of 8, a GPU copies both caches, and copies them back if rows are appended.
     """
     left, right = window(window_size)
     table = ("block_table", block_table)
@@ -271,7 +271,7 @@ def _edit(
 
 
 def _parts(argument: str, packed: Tensor, shape: tuple[str | int, ...]) -> tuple[Tensor, ...]:
-    """The tensors within one, along the dimension that counts them; their gradients are put together in one copy."""
+    """The tensors within one, along the dimension that counts them; their gradients are combined in one copy."""
     if not isinstance(packed, Tensor):
         raise TypeError(f"{argument} is {type(packed).__name__}; allowed: torch.Tensor")
     at = next(at for at, size in enumerate(shape) if isinstance(size, int))

@@ -17,10 +17,10 @@ Ptxas = str | os.PathLike[str] | Literal["auto"] | None
 
 
 def keep_kernels_in(folder: str | os.PathLike[str], *, ptxas: Ptxas = "auto") -> None:
-    """From now on every GPU of this process finds compiled kernels in `folder`, and leaves there what it has to compile.
+    """From now on every GPU of this process loads compiled kernels from `folder`, and stores there the kernels that it has to compile.
 
     `ptxas` is NVIDIA's assembler: a path, "auto" for the one on PATH, in /usr/local/cuda or in Python's packages (nvidia-cuda-nvcc, triton), or None. Without one
-    the GPU's driver compiles, and most of flash3's kernels are not kept. What goes wrong with it fails no call: the driver compiles instead.
+    the GPU's driver compiles, and most of flash3's kernels are not kept. Its errors fail no call: the driver compiles instead.
     """
     folder = _made(folder)
     _native.keep_kernels_in(folder, _program(ptxas))
@@ -32,13 +32,15 @@ def compile_kernels(
     compute_capability: tuple[int, int] | None = None,
     ptxas: Ptxas = "auto",
 ) -> list[dict[str, Any]]:
-    """Compiles the kernels of `calls` into `folder`, on all cores, and says of each its name, registers, seconds and where it came from.
+    """Compiles the kernels of `calls` into `folder`, on all cores, and returns for each its name, registers, seconds and origin.
 
-    A call is a line of words, as `"forward bf16 128 causal"`: the pass, the element type, head_dim (or head_dim/head_dim_v), then any of causal, window, prefix; packed,
-    seqused; pages, e4m3, values-in-keys; block-mask, sinks, dropout; fastest, full; flash1, flash2, flash3, standard. All sizes are meant, unless batch=N,
-    heads=N/N, seqlen=N, seqlen_k=N or page_size=N say one.
+    A call is a line of words, such as `"forward bf16 128 causal"`: the pass, the element type, head_dim (or head_dim/head_dim_v), then any
+    of causal, window, prefix; packed,
+    seqused; pages, e4m3, values-in-keys; block-mask, sinks, dropout; fastest, full; flash1, flash2, flash3, standard. It covers all sizes,
+    unless batch=N, heads=N/N, seqlen=N, seqlen_k=N or page_size=N sets one.
 
-    With `compute_capability`, as (9, 0), no GPU is needed, but `ptxas` is. Without it, kernels are those of GPU 0, which keeps its kernels in `folder` from then on.
+    With `compute_capability`, such as (9, 0), no GPU is needed, but `ptxas` is. Without it, kernels are compiled for GPU 0, which keeps
+    its kernels in `folder` from then on.
     """
     if not calls:
         raise ValueError('calls is empty; needed: one at least, as "forward bf16 128 causal"')

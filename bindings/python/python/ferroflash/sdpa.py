@@ -2,28 +2,27 @@
 
     ferroflash.install()        # from here on
     ferroflash.uninstall()      # PyTorch's own kernels again
-    with ferroflash.install():  # for this block alone
+    with ferroflash.install():  # for this block only
         ...
 
-SDPA chooses a backend for each call: flash, cuDNN, efficient or math. `install` puts ferroflash's kernels in place of
-those behind the flash backend, as PyTorch does with FlashAttention-3 and -4, and puts that backend first, since
-PyTorch prefers cuDNN's on Hopper. Calls that SDPA does not give to its flash backend stay where they are: those with
-`attn_mask`, in float32, on the CPU, and those with `is_causal` where seqlen_q != seqlen_k.
+SDPA chooses a backend for each call: flash, cuDNN, efficient or math. `install` replaces the kernels of the flash backend by ferroflash's,
+as PyTorch does with FlashAttention-3 and -4, and puts that backend first, since PyTorch prefers cuDNN's on Hopper. Calls that SDPA does
+not give to its flash backend are unaffected: those with
+`attn_mask`, in float32, on the CPU, and those with `is_causal` and seqlen_q != seqlen_k.
 
-The causal mask of `scaled_dot_product_attention` is aligned to the top left. That of the operator behind its flash
-backend is aligned to the bottom right, as ferroflash's is. SDPA therefore calls the operator with `is_causal` only
-where both lengths are equal, and there both masks are one. `torch.nn.attention.bias.causal_lower_right` calls it with
-other lengths, too, and means the bottom right.
+The causal mask of `scaled_dot_product_attention` is aligned to the top left. That of its flash backend's operator is aligned to the bottom
+right, as ferroflash's is. So SDPA calls the operator with `is_causal` only if both lengths are equal, and then both masks are the same.
+`torch.nn.attention.bias.causal_lower_right` calls it with other lengths as well, and means the bottom right.
 
-What ferroflash has no kernel for goes on to PyTorch's own kernel: the debug mask, a scale that is not greater than 0, and
-what the library refuses with NotImplementedError. So does `dropout_p` > 0: PyTorch looks a backward pass up when it runs, so
-one outside of a `with install()`, or inside of one when its forward pass was not, would drop other weights than its forward
-pass has, and nobody would notice. `sdpa_calls()` counts these with their reasons.
-Nested tensors and `torch.nn.attention.varlen` call another operator, `_flash_attention_forward`, which stays PyTorch's.
+Calls without a kernel in ferroflash go to PyTorch's own kernel: with the debug mask, with a scale that is not greater than 0, and those
+that the library refuses with NotImplementedError. So do calls with `dropout_p` > 0: PyTorch looks up a backward pass when it runs, so one
+outside a `with install()` whose forward pass was inside, or the other way round, would silently drop other weights than its forward pass.
+`sdpa_calls()` counts these calls with their reasons.
+Nested tensors and `torch.nn.attention.varlen` call another operator, `_flash_attention_forward`, which remains PyTorch's.
 
-From torch 2.10 on native kernels stand in front of the functions `forward` and `backward`: they serve calls that have a plan, and hand on the others.
+From torch 2.10 on native kernels precede the functions `forward` and `backward`: they run calls that have a plan, and pass the others on.
 
-Graphs that `torch.compile` made keep the backend that was first then: install before compiling.
+Graphs of `torch.compile` keep the backend that was first when they were compiled: install before compiling.
 """
 
 from __future__ import annotations
@@ -59,11 +58,11 @@ _served_before = [0, 0]
 def install() -> Installation:
     """Makes ferroflash the provider of `scaled_dot_product_attention` on GPUs.
 
-    Where PyTorch has a registry of such providers (`torch.nn.attention.register_flash_attention_impl`), ferroflash is
-    in it under the name "ferroflash". Other versions get the same overrides of two operators.
+    If PyTorch has a registry of such providers (`torch.nn.attention.register_flash_attention_impl`), ferroflash is in it under the name
+    "ferroflash". Other versions get the same overrides of two operators.
 
     Returns:
-        what a `with` statement takes: at its end the provider before this call is back.
+        a context manager: at its end the earlier provider is restored.
     """
     previous = _active()
     if previous != _NAME:
@@ -72,22 +71,22 @@ def install() -> Installation:
 
 
 def uninstall() -> None:
-    """Gives `scaled_dot_product_attention` its own kernels back. Does nothing where ferroflash is not installed."""
+    """Restores the own kernels of `scaled_dot_product_attention`. Does nothing if ferroflash is not installed."""
     if _active() == _NAME:
         _restore()
 
 
 def sdpa_calls(*, reset: bool = False) -> dict[str, Any]:
-    """How often SDPA's flash backend called ferroflash since the start, or since the last reset.
+    """How often SDPA's flash backend has called ferroflash since the start, or since the last reset.
 
-    A replay of a CUDA graph calls nothing, and is not counted.
+    Replays of a CUDA graph are not counted.
 
     Args:
-        reset: counts from 0 again, after this answer.
+        reset: restarts the counts from 0 after this call.
 
     Returns:
-        `{"forward": n, "backward": n, "passed_on": {reason: n}}`: calls that ferroflash served, and those
-        that PyTorch's own kernel served, with the reason.
+        `{"forward": n, "backward": n, "passed_on": {reason: n}}`: calls that ferroflash ran, and those that PyTorch's own kernel ran, with
+        the reason.
     """
     global _forward_calls, _backward_calls, _served_before
     served = list(_DOOR.n_served[2:4])
@@ -101,7 +100,7 @@ def sdpa_calls(*, reset: bool = False) -> dict[str, Any]:
 
 
 class Installation:
-    """What `install` returns. As a context manager it brings back the provider that was there before."""
+    """The result of `install`. As a context manager it restores the earlier provider."""
 
     def __init__(self, previous: str | None) -> None:
         self._previous = previous
@@ -134,8 +133,8 @@ def forward(
         is_causal: aligned to the bottom right.
 
     Returns:
-        (output, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, rng_state, unused, debug_attn_mask), as the operator's
-        schema has it; output in the memory order of query.
+        (output, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, rng_state, unused, debug_attn_mask), as in the operator's schema; output
+        has the memory order of query.
     """
     global _forward_calls
     reason = _reason(query, dropout_p, return_debug_mask, scale)
@@ -178,8 +177,8 @@ def backward(
     """`aten::_scaled_dot_product_flash_attention_backward`: the gradients of query, key and value, in their memory
     orders.
 
-    Without dropout it needs nothing of the forward pass but out and logsumexp, and these mean the same in ferroflash
-    and in PyTorch's kernel: it does not matter which one made them.
+    Without dropout it needs only out and logsumexp of the forward pass, and these are the same in ferroflash and in PyTorch's kernel: it
+    does not matter which one computed them.
     """
     global _backward_calls
     reason = _reason(query, dropout_p, False, scale)
@@ -202,7 +201,7 @@ def backward(
 
 
 def _by_operator(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None) -> tuple[Tensor, Tensor]:
-    """o and lse, of tensors that the door does not take."""
+    """o and lse of tensors that the door does not support."""
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     o, lse = torch.ops.ferroflash.forward.default(q, k, v, *_options(query, is_causal, scale))
     return _as_bhsd(o, query), lse
@@ -211,14 +210,14 @@ def _by_operator(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, sca
 def _gradients_by_operator(
     grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, is_causal: bool, scale: float | None
 ) -> list[Tensor]:
-    """Those of query, key and value, of tensors that the door does not take."""
+    """The gradients of query, key and value, for tensors that the door does not support."""
     d_o, q, k, v, o = (x.transpose(1, 2) for x in (grad_out, query, key, value, out))
     gradients = torch.ops.ferroflash.backward.default(d_o, None, q, k, v, o, lse, *_options(query, is_causal, scale), [])
     return [_as_bhsd(d_x, x) for d_x, x in zip(gradients, (query, key, value), strict=True)]
 
 
 def _reason(query: Tensor, dropout_p: float, return_debug_mask: bool, scale: float | None) -> str | None:
-    """Why ferroflash cannot serve a call, as far as its arguments say; None where it may."""
+    """Why ferroflash cannot run a call, judged by its arguments; None if it may."""
     if dropout_p > 0:
         return "dropout_p > 0"
     if return_debug_mask:
@@ -231,7 +230,7 @@ def _reason(query: Tensor, dropout_p: float, return_debug_mask: bool, scale: flo
 
 
 def _options(query: Tensor, is_causal: bool, scale: float | None) -> tuple[Any, ...]:
-    """What follows the tensors in the operators of ferroflash: the scale, the mask, and nothing beside them."""
+    """The arguments after the tensors in the operators of ferroflash: the scale and the mask."""
     scale = query.size(-1) ** -0.5 if scale is None else scale
     return spelled((None, None, scale, None, 0 if is_causal else None, 0), NOTHING)
 
@@ -240,8 +239,7 @@ def _as_bhsd(result: Tensor, like: Tensor) -> Tensor:
     """A result `[batch, seqlen, heads, head_dim]` as `[batch, heads, seqlen, head_dim]`, in the memory order of
     another.
 
-    The operator's fake kernel promises this, and compiled graphs check it. Copies only where ferroflash chose
-    otherwise.
+    The operator's fake kernel promises this, and compiled graphs check it. Copies only if ferroflash chose otherwise.
     """
     result = result.transpose(1, 2)
     if result.stride() == like.stride():
@@ -254,7 +252,7 @@ def _as_bhsd(result: Tensor, like: Tensor) -> Tensor:
 
 @functools.cache
 def _nothing(dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-    """Tensors like rng_state and unused, and like the debug mask."""
+    """Empty tensors in place of rng_state, unused and the debug mask."""
     state = (torch.empty_like(x, device=device) for x in _states())
     return [*state, torch.empty(0, dtype=dtype, device=device)]
 
@@ -282,7 +280,7 @@ _SCHEMAS = {
 
 
 def _put_native_kernels(dispatch_key: str) -> Any | None:
-    """Native kernels in front of `forward` and `backward`, which serve what these hand on; None where there are none."""
+    """Native kernels before `forward` and `backward`, which run the calls that those pass on; None if there are none."""
     for name, (arguments, results) in _SCHEMAS.items():
         schema = getattr(torch.ops.aten, name).default._schema
         if [str(x.type) for x in schema.arguments] != arguments or [str(x.type) for x in schema.returns] != results:
@@ -319,7 +317,7 @@ def _first_line(error: Exception) -> str:
 
 
 class _Overrides:
-    """ferroflash behind the operators of `aten`, and the flash backend first. PyTorch's registry calls `remove`."""
+    """ferroflash as the kernels of `aten`'s operators, and the flash backend first. PyTorch's registry calls `remove`."""
 
     def __init__(self, dispatch_key: str = "CUDA") -> None:
         self._library: torch.library.Library | None = torch.library.Library("aten", "IMPL", dispatch_key)
@@ -345,8 +343,7 @@ class _Overrides:
 def _backend_order() -> list[int]:
     """SDPA's backends in the order of preference.
 
-    PyTorch decides on it for the GPU at hand when SDPA first chooses a backend, and overwrites what was set before: so
-    this chooses one first.
+    PyTorch sets it for the current GPU when SDPA first chooses a backend, and overwrites earlier settings: so this makes SDPA choose one first.
     """
     if torch.cuda.is_available():
         x = torch.empty((1, 1, 1, 8), dtype=torch.float16, device="cuda")
@@ -363,7 +360,7 @@ def _has_registry() -> bool:
 
 
 def _active() -> str | None:
-    """The provider at work; None: PyTorch's own kernels."""
+    """The active provider; None: PyTorch's own kernels."""
     if _has_registry():
         return torch.nn.attention.current_flash_attention_impl()
     return _NAME if _installed is not None else None

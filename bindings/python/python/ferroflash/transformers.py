@@ -8,18 +8,17 @@
 
 `register` gives transformers two functions: a model calls `make_mask` once in a forward pass, each layer `attention`.
 
-Served: causal and bidirectional models, cross-attention, grouped heads, padding on the left and on the right, sequences
+Supported: causal and bidirectional models, cross-attention, grouped heads, padding on the left and on the right, sequences
 packed by `position_ids` or by `cu_seq_lens_q`, `cu_seq_lens_k`, `max_length_q` and `max_length_k`, sliding windows,
-soft-capped scores, attention sinks (GPT-OSS), attention dropout, dynamic and static caches. A query that sees no key gets
-0, where "eager" gives the mean of all values; such queries are padding. Dropout draws from PyTorch's generator, but drops
-other weights than "eager" does.
+soft-capped scores, attention sinks (GPT-OSS), attention dropout, dynamic and static caches. A query that sees no key gets 0, whereas
+"eager" gives the mean of all values; such queries are padding. Dropout draws from PyTorch's generator, but drops other weights than
+"eager".
 
 Refused with NotImplementedError: position biases, sparse attention, `output_attentions`, and masks of other patterns: the
 caller's own (four dimensions), image tokens that see each other, chunks.
 
-`make_mask` waits for the GPU once in a forward pass where there is a padding mask or a packed batch, as transformers'
-own functions do, and `torch.compile` breaks its graph there. `generate` with a static cache calls it outside of its
-compiled graph.
+With a padding mask or a packed batch, `make_mask` waits for the GPU once in a forward pass, as transformers' own functions do, and
+`torch.compile` breaks its graph there. `generate` with a static cache calls it outside its compiled graph.
 """
 
 from __future__ import annotations
@@ -80,11 +79,10 @@ def attention(
 
     Args:
         query, key, value: `[batch, heads, seqlen, head_dim]`; fewer heads of key and value are not repeated.
-        attention_mask: from `make_mask`. It has the last word on causality and windows.
-        softcap: where it is greater than 0, softcap · tanh(s / softcap) takes the place of every score s.
-        sliding_window, is_causal: where there is no mask; is_causal defaults to that of module.
-        cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k: of a packed batch: where its sequences begin, and the
-            longest of them.
+        attention_mask: from `make_mask`. It decides causality and windows.
+        softcap: if it is greater than 0, softcap · tanh(s / softcap) replaces every score s.
+        sliding_window, is_causal: used without a mask; is_causal defaults to that of module.
+        cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k: for a packed batch: the first rows of its sequences, and the longest of them.
         dropout: the probability that a weight is dropped; models give 0 in evaluation.
         s_aux: `[heads]`, the sinks of the query heads: exp(sink) is added to the sum of exponentials of each row. Gradients flow to it.
 
@@ -116,7 +114,7 @@ _REFUSED = ("position_bias", "head_mask", "indices", "block_indices")
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: _Mask, packed: dict[str, Any] | None, options: dict[str, Any]) -> Tensor:
-    """Calls the library with what the mask says about lengths."""
+    """Calls the library with the mask's lengths."""
     rows = mask.lengths
     if rows is not None and rows.dtype == torch.uint8:
         kind = _KEPT
@@ -144,7 +142,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: _Mask, packed: dict[str, Any]
 
 
 def _attend_kept(q: Tensor, k: Tensor, v: Tensor, kept: Tensor, options: dict[str, Any]) -> Tensor:
-    """Attention among the rows that are not padding, wherever they lie: packed, and put back. Waits for the GPU."""
+    """Attention among the rows that are not padding, at any positions: packs them, and scatters the results back. Waits for the GPU."""
     kept_k, kept_q = kept.t().split((k.shape[1], q.shape[1]), dim=1)
     cu_seqlens = {"cu_seqlens_q": _cumulative(kept_q), "cu_seqlens_k": _cumulative(kept_k)}
     longest = {"max_seqlen_q": q.shape[1], "max_seqlen_k": k.shape[1]}
@@ -159,7 +157,7 @@ def _cumulative(kept: Tensor) -> Tensor:
 
 
 def _packed(**given: Tensor | int | None) -> dict[str, Any] | None:
-    """The caller's own description of a packed batch, as the library takes it."""
+    """The caller's description of a packed batch, in the library's form."""
     missing = [name for name, x in given.items() if x is None]
     if len(missing) == len(given):
         return None
@@ -174,7 +172,8 @@ def _packed(**given: Tensor | int | None) -> dict[str, Any] | None:
 
 
 def _left_without_mask(sliding_window: int | None, causal: bool, seqlen_k: int) -> int | None:
-    """Keys to the left that a query sees, by the argument of a layer: of a causal mask with the query's own, of a bidirectional one beside it."""
+    """Keys before its own that a query sees, by the argument of a layer, which in a causal mask counts the query's own key, and in a
+    bidirectional one does not."""
     if sliding_window is None:
         return None
     left = sliding_window - 1 if causal else sliding_window
@@ -193,17 +192,17 @@ _KEPT = -1  # none of these: uint8
 
 
 class _Mask(NamedTuple):
-    """What a mask says.
+    """A parsed mask.
 
-    Between `make_mask` and `attention` it is a tensor, since models hand on nothing else, move it to other devices, and
-    compile graphs with it. It has four dimensions: those transformers leaves alone. Lengths are its values, and stay on
+    Between `make_mask` and `attention` it is a tensor, since models pass on only tensors, move them to other devices, and compile graphs
+    with them. It has four dimensions: those transformers leaves alone. Lengths are its values, and stay on
     the device; what the host must know is its shape: `[n, rows, 1 + causal, 1]`, or with a window
     `[n, rows, 1 + causal, 2 + left]`. The last two have strides of 0, so the window costs no memory.
 
-    lengths: None; or int32 `[rows, n]`, see `_KEYS` and the others; or, of padding with gaps, uint8
+    lengths: None; or int32 `[rows, n]`, see `_KEYS` and the others; or, for padding with gaps, uint8
         `[seqlen_k + seqlen_q, batch]`: which keys and which queries are not padding.
-    causal: whether a query sees no key behind its own place.
-    left: how many keys a query sees to the left of its place, and if the mask is not causal, to the right; None: all.
+    causal: whether a query sees no key after its own position.
+    left: how many keys a query sees before its position and, if the mask is not causal, after it; None: all.
     max_seqlen: the longest sequence, if known.
     """
 
@@ -252,14 +251,14 @@ def make_mask(
     """The mask of one forward pass, with the arguments of transformers' mask functions.
 
     Args:
-        q_length, q_offset: how many queries there are, and the place of the first one.
-        kv_length, kv_offset: the same of the keys; of a static cache, all that it has room for.
+        q_length, q_offset: the number of queries, and the position of the first.
+        kv_length, kv_offset: the same for the keys; for a static cache, its capacity.
         mask_function: which keys a query sees, as transformers composes it.
         attention_mask: bool `[batch, length]`: which tokens are not padding.
-        cache_position: the places of the queries; some versions give these in place of q_length and q_offset.
+        cache_position: the positions of the queries; some versions give these in place of q_length and q_offset.
 
     Returns:
-        what `attention` reads; None where every query sees all keys, or all up to its own place.
+        the mask for `attention`; None if every query sees all keys, or all up to its own position.
     """
     if cache_position is not None:
         q_length, q_offset = cache_position.shape[0], int(cache_position[0])
@@ -307,7 +306,7 @@ def _lengths_of_padding(
     causal: bool,
     left: int | None,
 ) -> Tensor | None:
-    """Lengths for a padding mask `[batch, length]`, as `_Mask` has them; None where nothing is padding."""
+    """Lengths for a padding mask `[batch, length]`, in the form of `_Mask`; None without padding."""
     kept = padding[:, kv_offset : kv_offset + kv_length].bool()
     kept = torch.nn.functional.pad(kept, (0, kv_length - kept.shape[1]))
     kept = kept & (torch.arange(kv_length, device=kept.device) < end)
@@ -331,7 +330,7 @@ def _lengths_of_padding(
 
 
 def _mask_of_packed(pattern: _Pattern, left: int | None) -> Tensor | None:
-    """The mask of a batch `[batch, seqlen]` with several sequences in a row; None where each row is one sequence."""
+    """The mask of a batch `[batch, seqlen]` with several sequences in a row; None if each row is one sequence."""
     sequences = pattern.sequences
     begins = torch.ones_like(sequences, dtype=torch.bool)
     begins[:, 1:] = sequences[:, 1:] != sequences[:, :-1]
@@ -345,9 +344,9 @@ def _mask_of_packed(pattern: _Pattern, left: int | None) -> Tensor | None:
 
 
 class _Pattern(NamedTuple):
-    """What a mask function of transformers lets a query see.
+    """The pattern of keys that a mask function of transformers lets a query see.
 
-    causal and left as in `_Mask`; sequences: `[batch, seqlen]`: which packed sequence a token is of.
+    causal and left as in `_Mask`; sequences: `[batch, seqlen]`: the packed sequence of each token.
     """
 
     causal: bool = False
@@ -356,9 +355,9 @@ class _Pattern(NamedTuple):
 
     @staticmethod
     def of(function: Callable[..., Any] | None, reach: int) -> _Pattern:
-        """Reads a mask function: which of transformers' functions made it, and what that closed over.
+        """Reads a mask function: which of transformers' functions made it, and its closure.
 
-        reach: the place behind the last key.
+        reach: one past the position of the last key.
         """
         name = getattr(function, "__qualname__", repr(function)).partition(".")[0]
         if function is None or name == "causal_mask_function":

@@ -1,4 +1,4 @@
-//! Memory of ours with a shape and a type, which other libraries take over by `__dlpack__`.
+//! Our memory with a shape and a type, which other libraries import by `__dlpack__`.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use pyo3::types::{PyDict, PyTuple};
 use super::dtype;
 use crate::error::to_py;
 
-/// XLA takes host memory over without a copy where it begins at a multiple of this.
+/// XLA imports host memory without a copy if it begins at a multiple of this.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
-/// Memory that lives until nobody has it any more.
+/// Reference-counted memory.
 enum Memory {
-    /// Whoever reads or writes the lines has their address.
+    /// Readers and writers use the address.
     Host {
         address: u64,
         lines: Vec<Line>,
@@ -31,7 +31,7 @@ enum Memory {
     Cuda(Buffer),
 }
 
-/// Memory of a device. To free it the device is waited for, and its work may wait for a thread of Python; so Python goes on meanwhile.
+/// Device memory. Freeing it waits for the device, whose work may wait for a thread of Python; so Python's lock is released meanwhile.
 struct Buffer {
     bytes: Option<DeviceBuffer<u8>>,
     address: u64,
@@ -66,7 +66,7 @@ impl Memory {
         Memory::host(given.chunks(size_of::<Line>()).map(line).collect())
     }
 
-    /// What the bytes hold is not said.
+    /// The bytes are uninitialised.
     fn cuda(ordinal: u32, n_bytes: usize) -> Result<Memory, DriverError> {
         let bytes = DeviceBuffer::new(&CudaDevice::open(ordinal)?, n_bytes)?;
         Ok(Memory::Cuda(Buffer {
@@ -90,7 +90,7 @@ impl Memory {
         }
     }
 
-    /// Another one with the same bytes.
+    /// A copy with the same bytes.
     fn copied(&self) -> PyResult<Memory> {
         match self {
             Memory::Host { lines, .. } => Ok(Memory::host(lines.clone())),
@@ -101,8 +101,8 @@ impl Memory {
     }
 }
 
-/// A contiguous array that other libraries take over without a copy, by `numpy.from_dlpack` and the like, as often as they are asked
-/// to. All of them see the same memory, which lives until the last one is gone.
+/// A contiguous array that other libraries import without a copy, by `numpy.from_dlpack` and the like, any number of times. All of them share the
+/// memory, which lives until the last one is gone.
 #[pyclass(frozen, module = "ferroflash._native")]
 pub(crate) struct Array {
     memory: Arc<Memory>,
@@ -111,7 +111,7 @@ pub(crate) struct Array {
 }
 
 impl Array {
-    /// Truth values on the host, as many as the shape says.
+    /// Truth values on the host, of this shape.
     pub(crate) fn of_truths(given: &[bool], shape: Vec<usize>) -> Array {
         Array {
             memory: Arc::new(Memory::truths(given)),
@@ -123,7 +123,7 @@ impl Array {
 
 #[pymethods]
 impl Array {
-    /// Zeros on the host; or memory of the CUDA device of this ordinal, and what it holds is not said.
+    /// Zeros on the host, or uninitialised memory of the CUDA device of this ordinal.
     #[new]
     #[pyo3(signature = (dtype, shape, ordinal=None))]
     fn new(
@@ -155,7 +155,7 @@ impl Array {
         })
     }
 
-    /// Sizes.
+    /// Shape.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.shape)
@@ -167,13 +167,13 @@ impl Array {
         dtype::name(self.dtype)
     }
 
-    /// Of the first element.
+    /// Address of the first element.
     #[getter]
     fn address(&self) -> u64 {
         self.memory.address()
     }
 
-    /// For numpy, which before version 2.1 makes read-only arrays of capsules, and gives no capsules of these.
+    /// For numpy, which before version 2.1 imports capsules as read-only arrays, and exports no capsules of those.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let typestr = match (&*self.memory, dtype::typestr(self.dtype)) {
@@ -196,8 +196,8 @@ impl Array {
         self.memory.device().into()
     }
 
-    /// A capsule for one consumer: `dltensor_versioned` where `max_version` says that it knows these, else `dltensor`. The elements are
-    /// there, whichever stream the consumer reads them on. `BufferError`: another device, or a copy of an array of a GPU.
+    /// A capsule for one consumer: `dltensor_versioned` if `max_version` supports it, else `dltensor`. The elements are ready on any stream of the
+    /// consumer. `BufferError`: another device, or a copy of an array of a GPU.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__(
         &self,
@@ -241,7 +241,7 @@ impl Array {
 }
 
 impl Array {
-    /// This array's shape and type over memory of its length, which the result holds.
+    /// An array of this shape and type over this memory of its length.
     fn managed<M: ManagedTensorBase>(
         &self,
         memory: Arc<Memory>,

@@ -4,7 +4,7 @@ use dlpark::ffi::{DLDataType, DLDataTypeCode};
 use pyo3::PyResult;
 use pyo3::exceptions::PyTypeError;
 
-/// The types that results and workspaces have.
+/// The types of results and workspaces.
 const OURS: [(&str, DLDataType); 4] = [
     ("float32", DLDataType::F32),
     ("float16", DLDataType::F16),
@@ -24,7 +24,7 @@ pub(super) fn named(name: &str) -> PyResult<DLDataType> {
     }
 }
 
-/// The type in numpy's array interface, in this machine's byte order; `None` where numpy has none.
+/// The type in numpy's array interface, in this machine's byte order; `None` if numpy has none.
 pub(super) fn typestr(dtype: DLDataType) -> Option<String> {
     let kind = match dtype.code {
         DLDataTypeCode::FLOAT => 'f',
@@ -40,7 +40,7 @@ pub(super) fn typestr(dtype: DLDataType) -> Option<String> {
     Some(format!("{order}{kind}{}", dtype.element_size()))
 }
 
-/// `float32`, `int64`; of a type that numpy has no name for, what DLPack says of it.
+/// `float32`, `int64`; for a type without a name in numpy, DLPack's description.
 pub(super) fn name(dtype: DLDataType) -> String {
     let DLDataType { code, bits, lanes } = dtype;
     let name = match code {

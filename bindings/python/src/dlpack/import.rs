@@ -9,22 +9,22 @@ use pyo3::types::PyDict;
 
 use super::dtype;
 
-/// Memory of another library's array, held. When the object goes, the library's deleter runs, once.
+/// Memory of another library's array, kept alive. When the object is dropped, the library's deleter runs once.
 #[pyclass(frozen, module = "ferroflash._native")]
 pub(crate) struct Import {
-    /// Of the first element; 0 where there is none.
+    /// Address of the first element; 0 if there is none.
     #[pyo3(get)]
     address: u64,
-    /// Sizes.
+    /// Shape.
     #[pyo3(get)]
     shape: Vec<i64>,
-    /// Elements from one entry of a dimension to the next; of any sign.
+    /// Strides in elements, of any sign.
     #[pyo3(get)]
     strides: Vec<i64>,
     /// `float32` and the like.
     #[pyo3(get)]
     dtype: String,
-    /// DLPack's number of the kind of device, and which of them.
+    /// DLPack's number of the kind of device, and the device's index.
     #[pyo3(get)]
     device: (u32, i32),
     _held: ImportedDlpack,
@@ -32,9 +32,9 @@ pub(crate) struct Import {
 
 #[pymethods]
 impl Import {
-    /// Asks an array for its memory, to be read in the order of a stream: a handle as DLPack spells it, on a GPU only.
+    /// Asks an array for its memory, to be read in the order of a stream: a handle in DLPack's form, on a GPU only.
     ///
-    /// Whoever writes the memory before the reads are done, in another thread say, changes what is read.
+    /// Writes to the memory before the reads are done, for instance by another thread, change what is read.
     #[new]
     #[pyo3(signature = (array, stream=None))]
     fn new(array: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<Import> {

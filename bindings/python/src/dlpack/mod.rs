@@ -1,13 +1,13 @@
-//! Arrays of other libraries by DLPack: theirs to read, ours to hand over.
+//! Arrays exchanged with other libraries by DLPack: theirs to read, ours to export.
 //!
 //! The structs of the specification, version 1.3 (<https://dmlc.github.io/dlpack/latest/c_api.html>), their capsules and
-//! deleters are `dlpark`'s. Here an [`Import`] holds the memory of an array for as long as it is read, an [`Array`] holds a result
-//! until nobody has it any more, and a [`Stream`] orders both on a GPU.
+//! deleters are `dlpark`'s. Here an [`Import`] keeps the memory of an array alive while it is read, an [`Array`] keeps a result alive until its last
+//! user is gone, and a [`Stream`] orders both on a GPU.
 //!
 //! | file | what |
 //! |---|---|
 //! | `import` | `__dlpack__` of another library's array → address, shape, strides, type |
-//! | `array` | memory of ours with a shape and a type → `__dlpack__` |
+//! | `array` | our memory with a shape and a type → `__dlpack__` |
 //! | `stream` | a stream for one call that waits |
 //! | `dtype` | names of element types |
 

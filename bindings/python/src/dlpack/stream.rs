@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 
 use crate::error::to_py;
 
-/// A stream of a CUDA device, which waits for no other one.
+/// A stream of a CUDA device that waits for no other stream.
 #[pyclass(frozen, module = "ferroflash._native")]
 pub(crate) struct Stream {
     stream: cuda::Stream,
@@ -13,7 +13,7 @@ pub(crate) struct Stream {
 
 #[pymethods]
 impl Stream {
-    /// A new one, of the device of this ordinal.
+    /// A new stream of the device of this ordinal.
     #[new]
     fn new(py: Python<'_>, ordinal: u32) -> PyResult<Stream> {
         let stream = py.detach(|| cuda::Stream::new(&CudaDevice::open(ordinal)?));
@@ -29,7 +29,7 @@ impl Stream {
         handle.expose_provenance() as u64
     }
 
-    /// Waits until its work is done, and reports what went wrong in it.
+    /// Waits until its work is done, and reports its errors.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.stream.synchronize()).map_err(to_py)
     }

@@ -1,4 +1,4 @@
-//! A pass or an operation on a device, planned; and run on addresses, each under its argument's name.
+//! A planned pass or operation on a device, run on addresses, each under its argument's name.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -20,13 +20,13 @@ use crate::error::to_py;
 use crate::operation::{Rotary, append_problem, rotate_problem};
 use crate::problem::{Problem, Taken};
 
-/// How many prepared calls are kept: a model has a few shapes for each of its kinds of layers.
+/// How many prepared calls are kept: a model has a few shapes for each kind of layer.
 const N_PLANS: usize = 1024;
 
-/// Calls prepared before, of all devices.
+/// The prepared calls of all devices.
 static PLANS: LazyLock<PlanCache> = LazyLock::new(|| PlanCache::new(N_PLANS));
 
-/// Strides in elements, without the last one, which is 1: of `[batch, seqlen, heads, head_dim]`, or of `[total, heads, head_dim]`.
+/// Strides in elements, without the last one, which is 1: for `[batch, seqlen, heads, head_dim]`, or of `[total, heads, head_dim]`.
 type Strides = Vec<usize>;
 
 fn arguments(names: &[String]) -> PyResult<Vec<Argument>> {
@@ -48,22 +48,22 @@ impl<'py> FromPyObject<'_, 'py> for Named {
     }
 }
 
-/// Of a tensor that an expression reads the address, the shape and the strides in elements.
+/// The address, the shape and the strides in elements of a tensor that an expression reads.
 type Read = (u64, Vec<usize>, Vec<i64>);
 
-/// A pass or an operation on a device, planned.
+/// A planned pass or operation on a device.
 #[pyclass(frozen, module = "ferroflash._native")]
 pub(crate) struct Call {
     call: raw::Call,
-    /// What expressions take.
+    /// The inputs of expressions.
     taken: Taken,
 }
 
 #[pymethods]
 impl Call {
     /// A pass of a problem, "forward" or "backward", on the CUDA device of this ordinal, or on the processor. Strides are of tensors by name, in
-    /// elements, without the last one, which is 1; the others are contiguous. `giving` names what runs give of that which may be left out, and
-    /// `without` what they leave out of that which is usual.
+    /// elements, without the last one, which is 1; the others are contiguous. `giving` names the optional arguments that runs give, and `without`
+    /// the default ones that they leave out.
     #[new]
     #[pyo3(signature = (problem, kind, ordinal, strides, giving=Vec::new(), without=Vec::new()))]
     fn new(
@@ -98,8 +98,8 @@ impl Call {
     }
 
     /// New rows of k and v written to a cache, k and q rotated by their positions. New rows are `[batch, seqlen, heads_k, head_dim]`, or packed; each
-    /// cache is `[batch, seqlen_cache, heads_k, head_dim]`, with `columns` a pool, `[n_pages, page_size, heads_k, head_dim]`. Queries, of `heads_q` heads, are as
-    /// many as new rows, and stand at the positions of these, or all at the first one's.
+    /// cache is `[batch, seqlen_cache, heads_k, head_dim]`, with `columns` a pool, `[n_pages, page_size, heads_k, head_dim]`. There are as many
+    /// queries, of `heads_q` heads, as new rows. They have the positions of these rows, or all the first one's.
     #[staticmethod]
     #[pyo3(signature = (dtype, shape_new, shape_cache, ordinal, strides, giving, *, batch, heads_q=0, columns=None, rotary=None, queries_at_first=false))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
@@ -160,18 +160,18 @@ impl Call {
         })
     }
 
-    /// Bytes of device memory that a run needs beside its tensors, at a multiple of 256, and at least as many; 0 on the processor.
+    /// Bytes of the workspace: device memory that a run needs in addition to its tensors, at a multiple of 256; 0 on the processor.
     #[getter]
     pub(super) fn workspace_bytes(&self) -> u64 {
         self.call.workspace_bytes()
     }
 
-    /// Enqueues it on a stream; on the processor, computes it. `at` are addresses by name: of what the library's table says, of the layouts that the
-    /// call is of. `params` are the numbers and `read` the tensors that the score and the mask take, `d_read` the addresses of gradients of these, 0
-    /// of those that are not wanted; `rng` is seed and offset of dropout where they do not lie in memory.
+    /// Enqueues it on a stream; on the processor, computes it. `at` are addresses by name, of the types and shapes in the library's table and the
+    /// layouts of the call. `params` are the numbers and `read` the tensors that the score and the mask take, `d_read` the addresses for gradients
+    /// of these, 0 for those that are not wanted; `rng` is seed and offset of dropout if they are not in memory.
     ///
-    /// The caller answers for the addresses: that elements of the problem's shapes and types lie there, on this device, until the
-    /// stream has done the work, and that nobody else uses what is written and the workspace meanwhile.
+    /// The caller guarantees for the addresses that elements of the problem's shapes and types are there, on this device, until the stream has done
+    /// the work, and that nothing else uses the outputs and the workspace meanwhile.
     #[pyo3(signature = (stream, workspace, at, params=Vec::new(), read=Vec::new(), d_read=Vec::new(), rng=None))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn run(
@@ -215,7 +215,7 @@ impl Call {
 }
 
 impl Call {
-    /// A call that expressions are no part of.
+    /// A call without expressions.
     fn of(
         py: Python<'_>,
         plan: impl Send + FnOnce() -> Result<raw::Call, Error>,
@@ -247,10 +247,10 @@ impl Call {
     }
 }
 
-/// A queue on a stream of the caller's, in a workspace of this address and length.
+/// A queue on the caller's stream, in a workspace of this address and length.
 ///
 /// # Safety
-/// The stream is the device's and alive until the queue is dropped; the workspace is nobody else's until the work is done.
+/// The stream belongs to the device and lives until the queue is dropped; nothing else uses the workspace until the work is done.
 unsafe fn queue(
     device: &Arc<CudaDevice>,
     stream: u64,
@@ -261,7 +261,7 @@ unsafe fn queue(
     unsafe { Queue::with_workspace(device, stream, address, n_bytes) }
 }
 
-/// Layouts of tensors with these strides, and of calls that give these. Packed rows are one batch entry.
+/// Layouts of tensors with these strides, for calls that give these arguments. Packed rows are one batch entry.
 fn layouts(
     strides: &HashMap<String, Strides>,
     giving: &[String],

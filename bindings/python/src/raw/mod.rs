@@ -1,8 +1,8 @@
-//! Passes on addresses: with [`crate::dlpack`] the room of `unsafe`.
+//! Passes on addresses: with [`crate::dlpack`] the only place of `unsafe`.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `call` | a pass or an operation on a device, planned; and run on addresses by name |
+//! | `call` | a planned pass or operation on a device, run on addresses by name |
 //! | `door` | plain tensors of PyTorch, from their call to their kernels |
 
 mod call;

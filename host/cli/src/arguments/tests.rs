@@ -1,4 +1,4 @@
-//! Commands that `--help`, the README, the book and the record quote are commands that this program takes.
+//! Commands that `--help`, the README, the book and the notes on measurements quote are commands that this program takes.
 //!
 //! - In a block of code, a command is a line; a comment after `#`, a pipe and a redirection are not of it. In text, it is what stands between backticks.
 //! - It begins with `ferroflash`, or has `./ferroflash` and a subcommand behind another program, as `ncu`.
@@ -25,9 +25,11 @@ struct Quoted {
 fn files() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut files = vec![root.join("README.md"), root.join("tests/benches/README.md")];
-    let chapters = fs::read_dir(root.join("docs/src")).into_iter().flatten();
-    let chapters = chapters.flatten().map(|chapter| chapter.path());
-    files.extend(chapters.filter(|path| path.extension().is_some_and(|end| end == "md")));
+    for folder in ["docs/src", "tests/benches/notes"] {
+        let entries = fs::read_dir(root.join(folder)).into_iter().flatten();
+        let paths = entries.flatten().map(|entry| entry.path());
+        files.extend(paths.filter(|path| path.extension().is_some_and(|end| end == "md")));
+    }
     files.retain(|path| path.is_file());
     files
 }

@@ -15,8 +15,8 @@ use crate::words::{Heads, Lens, Schedule, dtype, lengths, one_of, order, pass, s
 /// Options of `bench`.
 #[derive(Debug, Args)]
 pub struct BenchArguments {
-    /// Few queries over a cache of many keys, forward: every combination of --batch, --seqlen-k and --heads. On a GPU a time
-    /// is that of one call of a CUDA graph, whose calls read keys and values that the L2 cache does not hold.
+    /// Decode: few queries over a cache of many keys, forward, for every combination of --batch, --seqlen-k and --heads. On a GPU a time is that of
+    /// one call of a CUDA graph, whose calls read keys and values that the L2 cache does not hold.
     #[arg(long, conflicts_with_all = ["lengths", "tokens", "width", "heads_k", "order", "prefix"])]
     pub decode: bool,
     /// With --decode: numbers of sequences. Unless given: 1, 8 and 64 on a GPU, 1 and 8 on the CPU.
@@ -25,56 +25,55 @@ pub struct BenchArguments {
     /// Values of head_dim. Unless given: 64 and 128; with --decode 128.
     #[arg(long, value_delimiter = ',')]
     pub hdims: Vec<usize>,
-    /// Columns of v and o, each with each of --hdims: 192 of q and k beside 128 of v are MLA's in training. Unless given: those of q
-    /// and k. The rows name another number.
+    /// Columns of v and o, combined with each of --hdims: 192 of q and k with 128 of v are MLA's in training. Unless given: those of q and k. The
+    /// rows name a different number.
     #[arg(long, value_delimiter = ',', conflicts_with = "decode")]
     pub hdims_v: Vec<usize>,
-    /// Sequence lengths, of q where --seqlen-k says another of k. Unless given: 512 to 16384 on a GPU, 512 to 2048 on the
-    /// CPU; with --decode 1. Or a sweep, 512..16384: doubled from the first on.
+    /// Sequence lengths; only of q, if --seqlen-k sets that of k. Unless given: 512 to 16384 on a GPU, 512 to 2048 on the
+    /// CPU; with --decode 1. Or a sweep, 512..16384: doubled from the first number on.
     #[arg(long, value_delimiter = ',', value_parser = lengths)]
     pub seqs: Vec<Lens>,
-    /// Sequences of these lengths, packed one behind the other, in place of batch entries of one length.
+    /// Sequences of these lengths, packed one after the other, in place of batch entries of one length.
     #[arg(long, value_delimiter = ',', conflicts_with_all = ["seqs", "seqlen_k", "tokens"])]
     pub lengths: Vec<usize>,
-    /// 0: every key visible, 1: causal. Unless given: both; with --decode 1 for several queries, of which the last one sees
-    /// every key, and 0 for one.
+    /// 0: every key visible, 1: causal. Unless given: both; with --decode 1 for several queries, the last of which sees every key, and 0 for one.
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u8).range(0..=1))]
     pub causal: Vec<u8>,
-    /// A sliding window: keys that a query sees to the left of its own place, with each of --causal.
+    /// A sliding window: keys that a query sees before its own position, with each of --causal.
     #[arg(long)]
     pub window: Option<usize>,
-    /// Prefix-LM: with --causal 1, every query sees so many first keys, too.
+    /// Prefix-LM: with --causal 1, every query also sees this many first keys.
     #[arg(long, conflicts_with = "window")]
     pub prefix: Option<usize>,
-    /// An expression in place of the scores, beside the masks; its parameters and tensors are made here. The rows name it.
+    /// An expression in place of the scores, in addition to the masks; its parameters and tensors are generated. The rows name it.
     #[arg(long, conflicts_with = "decode", value_parser = score_by_name())]
     pub score: Option<NamedScore>,
-    /// An expression that hides keys beside --causal, --window and --prefix. Operations are counted as without it. The rows name it.
+    /// An expression that hides keys, in addition to --causal, --window and --prefix. Operations are counted as without it. The rows name it.
     #[arg(long, conflicts_with = "decode", value_parser = mask_by_name())]
     pub mask_expression: Option<NamedMask>,
-    /// Each head of q has a sink, a term more in its softmax; backward passes give its gradient, too. The rows say so.
+    /// Each head of q has a sink, an additional term in its softmax; backward passes also compute its gradient. The rows say so.
     #[arg(long, conflicts_with = "decode")]
     pub sinks: bool,
     /// Weights are dropped at random, each with this probability. The rows name it.
     #[arg(long, default_value_t = 0.0, conflicts_with = "decode")]
     pub dropout: f32,
-    /// Split-KV: the forward pass divides the keys of a sequence into splits of so many; auto: as planning finds it fastest; never.
+    /// Split-KV: the forward pass divides the keys of a sequence into splits of this many; auto: as the planner predicts to be fastest; never.
     #[arg(long, value_delimiter = ',', default_value = "auto")]
     pub split_kv: Vec<SplitKv>,
-    /// With --decode, on a GPU: keys and values in pages of so many rows, in no order; 0: side by side.
+    /// With --decode, on a GPU: keys and values in pages of this many rows, in random order; 0: contiguous.
     #[arg(long, value_delimiter = ',', requires = "decode", default_value = "0")]
     pub page_size: Vec<usize>,
-    /// With --decode, on a GPU: what says how many keys a sequence has. In pages and with --layers it is always the device.
+    /// With --decode, on a GPU: the source of the number of keys of a sequence. In pages and with --layers it is always the device.
     #[arg(long, requires = "decode", default_value = "shape")]
     pub cache_lengths: CacheLengths,
-    /// With --decode, on a GPU: type of the elements of keys and values; e4m3 is with a scale for each sequence and head.
+    /// With --decode, on a GPU: type of the elements of keys and values; e4m3 has a scale for each sequence and head.
     #[arg(long, requires = "decode", default_value = "same", value_parser = kv_dtype())]
     pub kv_dtype: KvScales,
-    /// With --decode, on a GPU: layers of a model, each with a cache of its own. A call is then an append of the new rows, rotated
-    /// by their positions, and attention at the lengths that it leaves on the device. 1: attention alone.
+    /// With --decode, on a GPU: layers of a model, each with its own cache. A call is then an append of the new rows, rotated by their positions,
+    /// and attention with the resulting lengths on the device. 1: only attention.
     #[arg(long, requires = "decode", default_value_t = 1)]
     pub layers: usize,
-    /// With --decode, on a GPU: no values, but the first so many columns of the keys (MLA: --hdims 576 --heads 128/1 --values-in-keys 512).
+    /// With --decode, on a GPU: no values, but this many first columns of the keys (MLA: --hdims 576 --heads 128/1 --values-in-keys 512).
     #[arg(long, requires = "decode", conflicts_with = "kv_dtype")]
     pub values_in_keys: Option<usize>,
     /// Type of the elements.
@@ -83,7 +82,7 @@ pub struct BenchArguments {
     /// How exact products of f32 tensors are on a GPU: `tensor`, tf32; or `full`, three products of tf32 in place of one.
     #[arg(long, default_value = "tensor", value_name = "tensor|full")]
     pub precision: Precision,
-    /// Which passes. Unless given: both; with --decode fwd, which is all that it measures.
+    /// The passes. Unless given: both; with --decode fwd, the only one that it measures.
     #[arg(long, value_delimiter = ',', value_parser = pass())]
     pub passes: Vec<Pass>,
     /// Rows of k and v. Unless given: as many as of q; with --decode 1024 to 131072 on a GPU, 1024 and 8192 on the CPU.
@@ -98,8 +97,7 @@ pub struct BenchArguments {
     /// Heads of k and v. Unless given: as many as of q.
     #[arg(long)]
     pub heads_k: Option<usize>,
-    /// Heads of q and of k and v, as 32/8,64/8, in place of --width and --heads-k. Unless given: as these say; with --decode
-    /// 32/8.
+    /// Heads of q and of k and v, such as 32/8,64/8, in place of --width and --heads-k. Unless given: from these; with --decode 32/8.
     #[arg(long, value_delimiter = ',', conflicts_with_all = ["width", "heads_k"])]
     pub heads: Vec<Heads>,
     /// How long a round takes.
@@ -108,24 +106,23 @@ pub struct BenchArguments {
     /// Rounds, each in another order of the variants; the median of their medians counts.
     #[arg(long, default_value_t = 3)]
     pub rounds: usize,
-    /// Measures without holding the results to the processor's first, which takes it as long as it needs for each case. A time may then be that
-    /// of a wrong answer.
+    /// Measures without first comparing the results with the processor's, which may take long for each case. A time may then be that of a wrong result.
     #[arg(long)]
     pub unchecked: bool,
     /// Orders of the backward pass's sums.
     #[arg(long, value_delimiter = ',', default_value = "deterministic,fastest", value_parser = order())]
     pub order: Vec<Order>,
-    /// Schedules to compare. Unless given: all that can run the problem, but for flash1.
+    /// Schedules to compare. Unless given: all that can run the problem, except flash1.
     #[arg(long, value_delimiter = ',', value_parser = schedule())]
     pub algorithm: Vec<Schedule>,
-    /// Schedules, measured and beside their predictions: time, TFLOP/s, bytes through HBM by count, memory beside inputs and outputs, and what
-    /// `ferroflash estimate` says of the time.
+    /// Schedules, measured and compared with their predictions: time, TFLOP/s, bytes through HBM by count, memory in addition to inputs and outputs,
+    /// and the time by `ferroflash estimate`.
     #[arg(
         long, value_delimiter = ',', value_parser = schedule(),
         conflicts_with_all = ["algorithm", "order", "decode", "lengths", "score", "mask_expression", "dropout"]
     )]
     pub compare: Vec<Schedule>,
-    /// With --compare: the GPU that is predicted, as `ferroflash estimate` takes it. Unless given: the one that is measured.
+    /// With --compare: the GPU of the predictions, as for `ferroflash estimate`. Unless given: the measured one.
     #[arg(long, requires = "compare")]
     pub gpu: Option<String>,
     /// With --compare: writes the rows to a file; an existing file is replaced.
@@ -134,14 +131,14 @@ pub struct BenchArguments {
     /// With --compare: draws times and memory by length, and the roofline with the measured points; an existing file is replaced.
     #[arg(long, value_name = "FILE", requires = "compare")]
     pub svg: Option<PathBuf>,
-    /// With --compare, on a GPU: bytes of the memory as counted, too. Each row runs once more under `ncu`, which has to be on PATH.
+    /// With --compare, on a GPU: also counts bytes through memory. Each row runs once more under `ncu`, which has to be on PATH.
     #[arg(long, requires = "compare")]
     pub ncu: bool,
-    /// Writes a page of HTML that stands alone, to be sent: a chart, a table, the machine, a check against float64, and this command; an existing file is
-    /// replaced.
+    /// Writes a page of HTML that stands alone: a chart, a table, the machine, a check against float64, and this command. It replaces an existing
+    /// file.
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// What runs it.
+    /// The device.
     #[command(flatten)]
     pub on: DeviceWords,
     /// Prints one JSON object a line instead of a table.
@@ -149,7 +146,7 @@ pub struct BenchArguments {
     pub json: bool,
 }
 
-/// The scales of keys and values in 8 bits; `None`: they have the type of queries.
+/// The kind of scales of keys and values in 8 bits; `None`: they have the type of queries.
 pub type KvScales = Option<Fp8Kv>;
 
 /// Takes a type of the elements of keys and values.
@@ -160,12 +157,12 @@ fn kv_dtype() -> impl TypedValueParser<Value = KvScales> {
     ])
 }
 
-/// What says how many keys a sequence has.
+/// The source of the number of keys of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CacheLengths {
     /// The shape of k.
     Shape,
-    /// Numbers on the device (seqused_k), as a cache that grows has them.
+    /// Numbers on the device (seqused_k), as for a growing cache.
     Device,
 }
 
@@ -178,7 +175,7 @@ mod tests {
     use crate::arguments::{Arguments, Command};
 
     impl BenchArguments {
-        /// What a command line behind `ferroflash bench` means.
+        /// Parses a command line after `ferroflash bench`.
         pub fn parse(line: &str) -> Result<BenchArguments, clap::Error> {
             let words = ["ferroflash", "bench"].into_iter();
             let arguments = Arguments::try_parse_from(words.chain(line.split_whitespace()))?;

@@ -12,31 +12,31 @@ calls! {
     /// Makes a context current in this thread until [`pop`].
     ///
     /// # Safety
-    /// `context` is alive and stays so until it is popped.
+    /// `context` is alive until it is popped.
     pub unsafe fn push(context: CUcontext) = cuCtxPushCurrent_v2(context: CUcontext);
 
-    /// The primary context of a device, which every library of the process shares; it lives until all that retained it have released it.
-    /// It does not become current.
+    /// The primary context of a device, which every library of the process shares; it lives until everyone who retained it has released it. It does
+    /// not become current.
     ///
     /// # Safety
-    /// It is to be released with [`release_primary`].
+    /// Release it with [`release_primary`].
     pub unsafe fn retain_primary(device: CUdevice) -> CUcontext =
         cuDevicePrimaryCtxRetain(&mut, device: CUdevice);
 
-    /// Gives it back.
+    /// Releases it.
     ///
     /// # Safety
-    /// It came from [`retain_primary`], once for each release; what was made in it is not used afterwards.
+    /// It came from [`retain_primary`], once for each release; objects made in it are not used afterwards.
     pub unsafe fn release_primary(device: CUdevice) = cuDevicePrimaryCtxRelease_v2(device: CUdevice);
 }
 
-/// The context that is current in this thread; null where there is none.
+/// The context that is current in this thread; null if there is none.
 pub fn current() -> Result<CUcontext, DriverError> {
     // SAFETY: it only asks.
     unsafe { get_current() }
 }
 
-/// Takes the current context of this thread away; the one below it, or none, is current again.
+/// Pops the current context of this thread; the one below it, if any, is current again.
 pub fn pop() -> Result<CUcontext, DriverError> {
     // SAFETY: where no context is current, the driver says so.
     unsafe { pop_current() }
@@ -48,7 +48,7 @@ pub fn device() -> Result<CUdevice, DriverError> {
     unsafe { get_device() }
 }
 
-/// Waits until all work of the current context is done, and reports what went wrong in it.
+/// Waits until all work of the current context is done, and reports its errors.
 pub fn synchronize() -> Result<(), DriverError> {
     // SAFETY: where no context is current, the driver says so.
     unsafe { wait() }

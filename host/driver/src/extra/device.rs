@@ -1,4 +1,4 @@
-//! The devices that the driver shows, and what it tells of each.
+//! The devices that the driver reports, and their properties.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
@@ -20,7 +20,7 @@ calls! {
 /// `CUDA_ERROR_NO_DEVICE`.
 const NO_DEVICE: u32 = 100;
 
-/// A property of a device that is a number, as cuda.h counts them.
+/// A numeric property of a device, numbered as in cuda.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Attribute {
@@ -30,12 +30,12 @@ pub enum Attribute {
     ComputeCapabilityMajor = 75,
     /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR`.
     ComputeCapabilityMinor = 76,
-    /// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`: the most bytes of shared memory that a block may have, where its
-    /// function is allowed more than 48 KB: see [`super::function::allow_dynamic_shared`].
+    /// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`: the most bytes of shared memory of a block, if its function is allowed more than 48
+    /// KB: see [`super::function::allow_dynamic_shared`].
     MaxSharedBytesPerBlock = 97,
 }
 
-/// Starts the driver, if it has not been, and counts its devices: 0 where it finds none.
+/// Initialises the driver, if needed, and counts its devices: without any, 0 and no error.
 pub fn count() -> Result<u32, DriverError> {
     // SAFETY: the driver may be started any number of times.
     match unsafe { start(0).and_then(|()| get_count()) } {
@@ -44,7 +44,7 @@ pub fn count() -> Result<u32, DriverError> {
     }
 }
 
-/// The device with this place in the driver's list.
+/// The device with this index in the driver's list.
 pub fn get(ordinal: u32) -> Result<CUdevice, DriverError> {
     // SAFETY: a device that does not exist is refused, here and below.
     unsafe { get_device(c_int::try_from(ordinal).unwrap_or(c_int::MAX)) }

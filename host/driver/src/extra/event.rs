@@ -1,19 +1,19 @@
-//! Events: marks in a stream, with the time at which it passed them.
+//! Events: marks in a stream, with the time at which the stream passed them.
 
 use std::ffi::c_uint;
 
 use crate::sys::{CUevent, CUstream};
 
-/// `CU_EVENT_DEFAULT`: with time, waited for by spinning.
+/// `CU_EVENT_DEFAULT`: with time; waiting spins.
 const DEFAULT: c_uint = 0;
-/// Of `cuStreamWaitEvent`: there are none.
+/// Flags of `cuStreamWaitEvent`: none exist.
 const NO_FLAGS: c_uint = 0;
 
 calls! {
     /// Creates an event in the current context.
     ///
     /// # Safety
-    /// A context is current. The event is to be destroyed with [`destroy`].
+    /// A context is current. Destroy the event with [`destroy`].
     pub unsafe fn create() -> CUevent = cuEventCreate(&mut, DEFAULT: c_uint);
 
     /// Destroys an event.
@@ -29,14 +29,14 @@ calls! {
     pub unsafe fn record(event: CUevent, stream: CUstream) =
         cuEventRecord(event: CUevent, stream: CUstream);
 
-    /// Makes the later work of a stream wait for an event, without holding up the host.
+    /// Makes the later work of a stream wait for an event, without blocking the host.
     ///
     /// # Safety
     /// `event` and `stream` are alive.
     pub unsafe fn wait(stream: CUstream, event: CUevent) =
         cuStreamWaitEvent(stream: CUstream, event: CUevent, NO_FLAGS: c_uint);
 
-    /// Holds the host up until an event has been passed.
+    /// Blocks the host until an event has been passed.
     ///
     /// # Safety
     /// `event` is alive.

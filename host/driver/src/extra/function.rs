@@ -7,7 +7,7 @@ use crate::entry::entry;
 use crate::error::DriverError;
 use crate::sys::{CUfunction, CUstream};
 
-/// What the driver tells of a compiled function, as cuda.h counts it.
+/// An attribute of a compiled function, numbered as in cuda.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum FunctionAttribute {
@@ -87,8 +87,8 @@ pub struct LaunchSize {
 /// Enqueues a kernel whose only parameter is the struct at `params`, which the driver copies before it returns.
 ///
 /// # Safety
-/// `function` takes one parameter by value, and such a one lies at `params`; what the kernel does with the addresses in it is
-/// right; `function` and `stream` belong to the current context.
+/// `function` takes one parameter by value, and such a value is at `params`; the kernel may use the addresses in it as it does; `function` and
+/// `stream` belong to the current context.
 #[inline]
 pub unsafe fn launch<T: ?Sized>(
     function: CUfunction,
@@ -100,8 +100,7 @@ pub unsafe fn launch<T: ?Sized>(
     unsafe { launch_with(function, size, stream, [params.cast()]) }
 }
 
-/// The same for blocks that wait for each other: none of them begins before the device has room for all. A grid that it can
-/// never hold at once is refused.
+/// The same for blocks that wait for each other: none of them begins before the device has room for all. A grid that can never be resident at once is refused.
 ///
 /// # Safety
 /// As for [`launch`].
@@ -127,10 +126,10 @@ pub unsafe fn launch_together<T: ?Sized>(
     Ok(())
 }
 
-/// Enqueues a kernel with a parameter behind each pointer, which the driver copies before it returns.
+/// Enqueues a kernel with one parameter at each pointer, which the driver copies before it returns.
 ///
 /// # Safety
-/// As for [`launch`]; each pointer is valid, and behind it lies what the kernel's parameter of this place is.
+/// As for [`launch`]; each pointer is valid, and points to a value of the kernel's parameter of this index.
 #[inline]
 pub unsafe fn launch_with<const N_PARAMS: usize>(
     function: CUfunction,

@@ -4,26 +4,26 @@ use std::ffi::c_int;
 
 use crate::sys::{CUgraph, CUgraphExec, CUstream};
 
-/// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: calls of other threads do not disturb the capture.
+/// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: calls of other threads do not affect the capture.
 const THREAD_LOCAL: c_int = 1;
-/// Of `cuGraphInstantiateWithFlags`.
+/// Flags of `cuGraphInstantiateWithFlags`.
 const NO_FLAGS: u64 = 0;
 
 calls! {
-    /// From here on the work enqueued on a stream by this thread is recorded and not done.
+    /// From here on the work that this thread enqueues on a stream is recorded and not run.
     ///
     /// # Safety
     /// `stream` is alive and not the default stream.
     pub unsafe fn begin_capture(stream: CUstream) =
         cuStreamBeginCapture_v2(stream: CUstream, THREAD_LOCAL: c_int);
 
-    /// Ends the capture and gives what was recorded, to be destroyed with [`destroy`].
+    /// Ends the capture and returns the recorded graph, to be destroyed with [`destroy`].
     ///
     /// # Safety
     /// `stream` is alive and was given to [`begin_capture`] by this thread.
     pub unsafe fn end_capture(stream: CUstream) -> CUgraph = cuStreamEndCapture(stream: CUstream, &mut);
 
-    /// Makes a graph ready to launch, to be destroyed with [`destroy_exec`].
+    /// Instantiates a graph, to be destroyed with [`destroy_exec`].
     ///
     /// # Safety
     /// `graph` is alive.
@@ -37,13 +37,13 @@ calls! {
     pub unsafe fn launch(exec: CUgraphExec, stream: CUstream) =
         cuGraphLaunch(exec: CUgraphExec, stream: CUstream);
 
-    /// Destroys a graph; those made ready from it stay.
+    /// Destroys a graph; its instances stay valid.
     ///
     /// # Safety
     /// `graph` is alive and not used afterwards.
     pub unsafe fn destroy(graph: CUgraph) = cuGraphDestroy(graph: CUgraph);
 
-    /// Destroys a graph that was made ready.
+    /// Destroys an instantiated graph.
     ///
     /// # Safety
     /// `exec` is alive and not used afterwards.

@@ -1,22 +1,22 @@
 //! Typed calls of the driver.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | [`module`] | compiling and loading code, with the log of the driver's compiler |
 //! | [`function`] | attributes, occupancy, launches with a parameter struct |
 //! | [`stream`] | streams that do not wait for the default stream; copies and fills on any stream |
 //! | [`event`] | events on any stream |
 //! | [`graph`] | capturing a stream's work and launching it again |
-//! | [`context`] | a device's context, and which one is current |
+//! | [`context`] | a device's context, and the current one |
 //! | [`device`] | the devices, their names and limits |
 //! | [`memory`] | memory of a device |
-//! | [`tensor_map`] | tensors as Hopper's copy engine knows them |
+//! | [`tensor_map`] | tensors as Hopper's copy engine sees them |
 //!
-//! Functions are found by their exact suffixed name. Handles are the driver's own ([`crate::sys`]), and a call
-//! is `unsafe` because the driver believes the handles and addresses that it is given.
+//! Functions are found by their exact suffixed name. Handles are the driver's own ([`crate::sys`]), and a call is `unsafe` because the driver does
+//! not check the handles and addresses that it is given.
 
-/// Declares calls. Behind `=` stands the function of the driver with the arguments that it is given; `&mut` is where it
-/// writes what the call gives, whose bytes may be anything: a handle, an address, a number.
+/// Declares calls. After `=` is the driver's function with its arguments; `&mut` is where it writes the result of the call, for which any bytes are
+/// valid: a handle, an address, a number.
 macro_rules! calls {
     () => {};
     (

@@ -40,7 +40,7 @@ pub enum Image<'a> {
     Binary(&'a [u8]),
 }
 
-/// What the driver's compiler said.
+/// The logs of the driver's compiler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JitLog {
     /// Notes; empty when the result came from the driver's cache.
@@ -53,9 +53,9 @@ pub struct JitLog {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{source}{}", log.suffix())]
 pub struct LoadError {
-    /// What it returned.
+    /// The code that it returned.
     pub source: DriverError,
-    /// What its compiler said.
+    /// The logs of its compiler.
     pub log: JitLog,
 }
 
@@ -75,13 +75,13 @@ const LOG_BYTES: usize = 16 * 1024;
 
 /// `CU_JIT_INPUT_PTX`.
 const INPUT_PTX: c_int = 1;
-/// What the compiler calls a text, and the options that go with one: none.
+/// The compiler's type of a text, and the options for it: none.
 const NAME: *const c_char = c"kernel".as_ptr();
 const NO_OPTIONS: c_uint = 0;
 const NO_NAMES: *mut c_int = null_mut();
 const NO_VALUES: *mut *mut c_void = null_mut();
 
-/// The compiler's two logs, and the options that say where they lie: each option has its value, and the sizes are those of the buffers.
+/// The compiler's two logs, and the options with their addresses and sizes, each with its value.
 struct LogOptions {
     options: [c_int; 4],
     values: [*mut c_void; 4],
@@ -103,13 +103,13 @@ impl LogOptions {
         }
     }
 
-    /// How many options there are, and where they and their values lie.
+    /// The number of options, and the addresses of the options and their values.
     fn places(&mut self) -> (c_uint, *mut c_int, *mut *mut c_void) {
         let n = self.options.len() as c_uint;
         (n, self.options.as_mut_ptr(), self.values.as_mut_ptr())
     }
 
-    /// What was written, when no call writes any more.
+    /// The written logs, once no call writes to them.
     fn read(&self) -> JitLog {
         JitLog {
             info: text(&self.info),
@@ -118,7 +118,7 @@ impl LogOptions {
     }
 }
 
-/// Loads code into the current context, keeping what the driver's compiler says.
+/// Loads code into the current context, and returns the logs of the driver's compiler.
 ///
 /// # Safety
 /// A context is current. A binary image is complete: the driver trusts the sizes in its headers.
@@ -139,7 +139,7 @@ pub unsafe fn load(image: Image<'_>) -> Result<(CUmodule, JitLog), LoadError> {
     }
 }
 
-/// A linker of the driver, until it is dropped. It writes to its logs in any call, its end among them.
+/// A linker of the driver, destroyed when dropped. Any call may write to its logs, including its destruction.
 struct Linker {
     state: CUlinkState,
     logs: LogOptions,
@@ -147,7 +147,7 @@ struct Linker {
 
 impl Linker {
     /// # Safety
-    /// A context is current, for as long as the linker lives.
+    /// A context is current as long as the linker lives.
     unsafe fn new() -> Result<Linker, DriverError> {
         let mut logs = LogOptions::new();
         let (n, options, values) = logs.places();
@@ -178,7 +178,7 @@ impl Drop for Linker {
     }
 }
 
-/// Compiles PTX for the device of the current context and loads nothing: a cubin for [`Image::Binary`], and what the driver's compiler says.
+/// Compiles PTX for the device of the current context without loading it: a cubin for [`Image::Binary`], and the logs of the driver's compiler.
 ///
 /// # Safety
 /// A context is current.

@@ -12,10 +12,10 @@ calls! {
     /// Creates a stream in the current context that does not wait for the default stream.
     ///
     /// # Safety
-    /// A context is current. The stream is to be destroyed with [`destroy`].
+    /// A context is current. Destroy the stream with [`destroy`].
     pub unsafe fn create() -> CUstream = cuStreamCreate(&mut, NON_BLOCKING: c_uint);
 
-    /// Destroys a stream; the work on it is still done.
+    /// Destroys a stream; its pending work still runs.
     ///
     /// # Safety
     /// `stream` came from [`create`] and is not used afterwards.
@@ -43,7 +43,7 @@ calls! {
         cuMemsetD8Async(to: CUdeviceptr, value: u8, n_bytes: usize, stream: CUstream);
 }
 
-/// Enqueues work on so many bytes. Nothing is done for none.
+/// Enqueues work on this many bytes; does nothing for 0 bytes.
 fn unless_empty(
     n_bytes: usize,
     enqueue: impl FnOnce() -> Result<(), DriverError>,
@@ -51,7 +51,7 @@ fn unless_empty(
     if n_bytes == 0 { Ok(()) } else { enqueue() }
 }
 
-/// Enqueues a copy of `n_bytes` from host memory to device memory; nothing is done for 0 bytes.
+/// Enqueues a copy of `n_bytes` from host memory to device memory; does nothing for 0 bytes.
 ///
 /// # Safety
 /// Both ranges are valid, and the host's is neither freed nor written before the copy is done.
@@ -67,7 +67,7 @@ pub unsafe fn copy_to_device(
     })
 }
 
-/// Enqueues a copy of `n_bytes` from device memory to host memory; nothing is done for 0 bytes.
+/// Enqueues a copy of `n_bytes` from device memory to host memory; does nothing for 0 bytes.
 ///
 /// # Safety
 /// Both ranges are valid, and the host's is neither freed, read nor written before the copy is done.
@@ -83,7 +83,7 @@ pub unsafe fn copy_to_host(
     })
 }
 
-/// Enqueues a copy of `n_bytes` within device memory; nothing is done for 0 bytes.
+/// Enqueues a copy of `n_bytes` within device memory; does nothing for 0 bytes.
 ///
 /// # Safety
 /// Both ranges are valid until the copy is done, and do not overlap.
@@ -99,7 +99,7 @@ pub unsafe fn copy_on_device(
     })
 }
 
-/// Enqueues the filling of `n_bytes` of device memory with one value; nothing is done for 0 bytes.
+/// Enqueues the filling of `n_bytes` of device memory with one value; does nothing for 0 bytes.
 ///
 /// # Safety
 /// The range is valid until the work is done.

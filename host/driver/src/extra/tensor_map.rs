@@ -1,4 +1,4 @@
-//! Tensor maps: what Hopper's copy engine knows of a tensor. CUDA 12.0 brought them.
+//! Tensor maps: descriptions of tensors for Hopper's copy engine, from CUDA 12.0 on.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -19,11 +19,11 @@ pub enum ElementType {
 pub struct Tiled {
     /// Type of the elements.
     pub element: ElementType,
-    /// Address of the first one; a multiple of 16.
+    /// Address of the first element; a multiple of 16.
     pub address: u64,
     /// Elements along each dimension: 1 to 2³².
     pub sizes: [u64; RANK],
-    /// Bytes from one entry to the next, of all dimensions but the innermost: multiples of 16 below 2⁴⁰.
+    /// Strides in bytes, of all dimensions but the innermost: multiples of 16 below 2⁴⁰.
     pub strides: [u64; RANK - 1],
     /// Elements of a box along each dimension: 1 to 256; along the innermost 128 bytes.
     pub box_sizes: [u32; RANK],
@@ -58,10 +58,9 @@ calls! {
     );
 }
 
-/// Encodes a tensor whose boxes lie in shared memory in the 128-byte swizzle, every element of a box next to the other.
+/// Encodes a tensor whose boxes are in shared memory in the 128-byte swizzle, with contiguous elements.
 ///
-/// The driver checks sizes, strides and alignment, and looks at nothing behind the address. One older than CUDA 12.0
-/// lacks the function: the error says so.
+/// The driver checks sizes, strides and alignment, and does not read memory at the address. A driver older than CUDA 12.0 lacks the function: the error says so.
 pub fn encode(tensor: &Tiled) -> Result<TensorMap, DriverError> {
     let (element, address) = (tensor.element as c_int, tensor.address as *mut c_void);
     let (sizes, strides, boxes) = (&tensor.sizes, &tensor.strides, &tensor.box_sizes);

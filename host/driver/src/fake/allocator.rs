@@ -1,9 +1,9 @@
-//! An allocator of host memory that counts, to show that a path allocates nothing.
+//! A counting allocator of host memory, to show that a path allocates nothing.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// The system's allocator; [`allocations`] tells how often a thread has asked it. A test makes it its global one.
+/// The system's allocator; [`allocations`] returns how often a thread has called it. A test makes it its global allocator.
 #[derive(Clone, Copy, Debug)]
 pub struct CountingAllocator;
 

@@ -1,4 +1,4 @@
-//! Captures and graphs: kernels are kept in order, and given again when the graph is launched.
+//! Captures and graphs: kernels are kept in order, and recorded again when the graph is launched.
 
 use std::ffi::c_int;
 use std::thread::{self, ThreadId};
@@ -12,7 +12,7 @@ use super::{
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
 const THREAD_LOCAL: c_int = 1;
 
-/// What is captured of a stream.
+/// The capture of a stream.
 #[derive(Debug)]
 pub(super) struct Capture {
     pub(super) context: usize,
@@ -35,7 +35,7 @@ impl Capture {
 }
 
 impl State {
-    /// Spoils the captures that a call must not meet; whether there are any.
+    /// Invalidates the captures during which a call is forbidden; returns whether there are any.
     pub(super) fn spoils(&mut self, meets: impl Fn(usize, &Capture) -> bool) -> bool {
         let mut spoiled = false;
         for (stream, capture) in &mut self.captures {
@@ -120,7 +120,7 @@ pub(super) extern "C" fn launch(graph: usize, stream: usize) -> u32 {
     in_context(|context| on_stream(stream, || launch(context)))
 }
 
-/// Graphs need no context to be destroyed.
+/// Destroying graphs needs no context.
 pub(super) extern "C" fn remove(graph: usize) -> u32 {
     match state().alive.remove(&graph) {
         Some(Kind::Graph { .. } | Kind::ReadyGraph { .. }) => 0,

@@ -17,11 +17,11 @@ const MAX_SHARED_BYTES: i32 = 227 * 1024;
 const BLOCKS_PER_SM: u32 = 2;
 /// How long compiling takes.
 const COMPILE_TIME: Duration = Duration::from_millis(10);
-/// How long threads wait for others to compile at once with them.
+/// How long threads wait for others to compile at the same time.
 const MEETING_TIME: Duration = Duration::from_secs(20);
-/// Threads that wait so.
+/// Threads that are waiting in this way.
 static COMPILING: Condvar = Condvar::new();
-/// What cubins begin with.
+/// The first bytes of cubins.
 pub(super) const CUBIN: &[u8] = b"\x7fELF";
 /// `CU_JIT_ERROR_LOG_BUFFER` and its size.
 const ERROR_LOG: [c_int; 2] = [5, 6];
@@ -51,7 +51,7 @@ pub(super) extern "C" fn load(
     })
 }
 
-/// What the driver's compiler does to a text: it takes its time, as in the real driver, and refuses what is none.
+/// The driver's compiler on a text: it takes time, as in the real driver, and refuses what is not PTX.
 pub(super) fn compile(ptx: &CStr) -> Result<(), u32> {
     // Threads that want one kernel meet here.
     std::thread::sleep(COMPILE_TIME);
@@ -74,13 +74,13 @@ pub(super) fn compile(ptx: &CStr) -> Result<(), u32> {
     }
 }
 
-/// Where a caller wants the compiler's errors: an address, and how many bytes are there.
+/// The caller's buffer for the compiler's errors: its address, and its size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Logs(Option<(usize, usize)>);
 
 impl Logs {
     /// # Safety
-    /// There are as many options and values as `n_options` says.
+    /// There are `n_options` options and values.
     pub(super) unsafe fn of(
         n_options: c_uint,
         options: *const c_int,
@@ -99,7 +99,7 @@ impl Logs {
         Logs(pair.map(|(buffer, n_bytes)| (buffer as usize, n_bytes as usize)))
     }
 
-    /// Writes what the compiler says.
+    /// Writes the compiler's errors.
     pub(super) fn write(self, log: &CStr) {
         if let Some((buffer, n_bytes)) = self.0 {
             let log = log.to_bytes_with_nul();

@@ -1,4 +1,4 @@
-//! The linker, which compiles PTX to cubins. A cubin is the text behind what cubins begin with.
+//! The linker, which compiles PTX to cubins. A cubin is the text after the first bytes of cubins.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 

@@ -1,9 +1,8 @@
-//! A CUDA driver made of Rust functions, for tests of what stands above one on machines that have none: device memory
-//! is host memory, kernels are recorded instead of run.
+//! A CUDA driver made of Rust functions, for tests on machines without one: device memory is host memory, kernels are recorded instead of run.
 //!
-//! It keeps the rules of the real one that are easily broken: calls need a current context, each thread has its own
-//! stack of contexts, handles are valid from creation to destruction and in their context, shared memory above 48 KB
-//! must be allowed, what is captured is not waited for and is not run.
+//! It enforces the rules of the real driver that are easily broken: calls need a current context, each thread has its own
+//! stack of contexts, handles are valid from creation to destruction and in their context, shared memory above 48 KB must be allowed, and captured
+//! work is neither waited for nor run.
 
 mod allocator;
 mod devices;
@@ -27,12 +26,12 @@ use crate::library;
 
 pub use allocator::{CountingAllocator, allocations};
 
-/// A call of the driver that enqueues, waits, allocates or loads.
+/// A driver call that enqueues, waits, allocates or loads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
     /// Memory was allocated.
     Allocate {
-        /// How much.
+        /// The number of bytes.
         n_bytes: usize,
     },
     /// Memory was freed.
@@ -61,7 +60,7 @@ pub enum Call {
         /// On this stream.
         stream: usize,
     },
-    /// An event was put behind the work of a stream.
+    /// An event was recorded on a stream.
     RecordEvent {
         /// On this stream.
         stream: usize,
@@ -79,7 +78,7 @@ pub enum Call {
     },
 }
 
-/// Whether a kernel's blocks begin when there is room for all of them.
+/// When a kernel's blocks begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beginning {
     /// Each when there is room for it.
@@ -107,7 +106,7 @@ pub struct Launch {
     pub params: Vec<u8>,
 }
 
-/// What the driver holds: to be looked at, and to be changed.
+/// The driver's state: tests read and change it.
 #[derive(Debug)]
 pub struct State {
     /// Version of CUDA, 1000 · major + 10 · minor.
@@ -116,38 +115,38 @@ pub struct State {
     pub compute_capability: (c_int, c_int),
     /// Bytes that may still be allocated.
     pub free_bytes: usize,
-    /// What loading a module returns, and what the compiler says when that is an error.
+    /// What loading a module returns, and the compiler's log if that is an error.
     pub load_answer: (u32, &'static CStr),
     /// What loading a cubin returns.
     pub cubin_answer: u32,
-    /// How many threads compile at once before any of them goes on; those that wait for others too long get an error.
+    /// How many threads must compile at the same time before any of them continues; those that wait too long get an error.
     pub compile_together: u32,
     /// How many have begun to compile since this was last set to 0.
     pub compiling: u32,
-    /// Where linkers write what the compiler says.
+    /// The buffer for the log of linkers.
     logs: BTreeMap<usize, kernels::Logs>,
     /// The calls since this was last set to an empty list; `None`: they are not recorded.
     pub calls: Option<Vec<Call>>,
-    /// Which kernels there are: bytes of the parameter of the kernel with this name.
+    /// The kernels: bytes of the parameter of the kernel with this name.
     pub params_bytes: fn(&str) -> Option<usize>,
-    /// How many registers a thread of the kernel with this name has.
+    /// Registers of a thread of the kernel with this name.
     pub registers: fn(&str) -> c_int,
-    /// How many kernels are still enqueued before one is refused; `None`: all are.
+    /// How many more kernels are accepted before one is refused; `None`: all.
     pub launches_left: Option<u32>,
     /// What waiting for a stream or a context returns.
     pub synchronize_answer: u32,
     /// What the filling of memory returns.
     pub fill_answer: u32,
-    /// What is captured, by stream.
+    /// Captures, by stream.
     captures: BTreeMap<usize, Capture>,
-    /// What is alive, by handle or address.
+    /// Live objects, by handle or address.
     pub alive: BTreeMap<usize, Kind>,
     /// How often the context of each device is retained.
     pub retained: [i32; N_DEVICES],
     next_handle: usize,
 }
 
-/// What a handle stands for, and in which context.
+/// The object of a handle, and its context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Kind {
@@ -219,7 +218,7 @@ thread_local! {
     static STACK: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What the driver holds.
+/// The driver's state.
 pub fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -268,12 +267,12 @@ const CAPTURE_INVALIDATED: u32 = 901;
 const CAPTURE_UNMATCHED: u32 = 903;
 const CAPTURE_WRONG_THREAD: u32 = 908;
 
-/// The current context; 0 where there is none.
+/// The current context; 0 if there is none.
 fn current() -> usize {
     STACK.with_borrow(|stack| stack.last().copied().unwrap_or(0))
 }
 
-/// Success where a context is current, `write` then.
+/// Calls `write` and returns success, if a context is current.
 fn in_context(write: impl FnOnce(usize) -> u32) -> u32 {
     match current() {
         0 => INVALID_CONTEXT,
@@ -287,7 +286,7 @@ fn write<T>(to: *mut T, value: T) -> u32 {
     0
 }
 
-/// Destroys what a handle stands for.
+/// Destroys the object of a handle.
 extern "C" fn destroy(handle: usize) -> u32 {
     in_context(|_| match state().alive.remove(&handle) {
         Some(_) => 0,
@@ -295,7 +294,7 @@ extern "C" fn destroy(handle: usize) -> u32 {
     })
 }
 
-/// Goes on with a stream of the current context, which the default stream is.
+/// Continues if the stream belongs to the current context, as the default stream does.
 fn on_stream(stream: usize, go_on: impl FnOnce() -> u32) -> u32 {
     in_context(|context| {
         let alive = state().alive.get(&stream) == Some(&Kind::Stream { context });
@@ -307,7 +306,7 @@ fn on_stream(stream: usize, go_on: impl FnOnce() -> u32) -> u32 {
     })
 }
 
-/// Puts this driver in the place of the real one, once in this process; before anything asks for a driver.
+/// Replaces the real driver by this one, once in this process; call it before anything asks for a driver.
 pub fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {

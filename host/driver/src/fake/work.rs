@@ -82,7 +82,7 @@ pub(super) extern "C" fn elapsed(to: *mut f32, _start: usize, _end: usize) -> u3
     write(to, 1.5)
 }
 
-/// Device memory lies at multiples of 256 bytes; `None` for a size that no allocator gives.
+/// Device memory is aligned to 256 bytes; `None` for a size that no allocator supports.
 fn layout(n_bytes: usize) -> Option<Layout> {
     Layout::from_size_align(n_bytes, 256)
         .ok()

@@ -1,4 +1,4 @@
-//! Schedules that were measured, each beside what is predicted of it: as a table, CSV, JSON and a picture.
+//! Measured schedules compared with their predictions: as a table, CSV, JSON and a picture.
 
 mod plot;
 
@@ -17,24 +17,24 @@ pub struct Line {
     pub problem: Problem,
     /// The pass.
     pub pass: Pass,
-    /// The schedule; `None` where planning chose it.
+    /// The schedule; `None` if planning chose it.
     pub algorithm: Option<Algorithm>,
-    /// What was measured, or why nothing was.
+    /// The measurement, or why there is none.
     pub measured: Result<Figures, String>,
-    /// `None` where the GPU, the schedule or the problem is not one that is counted.
+    /// The prediction; `None` if the model does not cover the GPU, the schedule or the problem.
     pub predicted: Option<Estimate>,
-    /// Bytes through memory as `ncu` counts them, where that is asked for and the row was measured.
+    /// Bytes through memory as `ncu` counts them, if asked for and the row was measured.
     pub counted_bytes: Option<f64>,
 }
 
-/// What was measured of a schedule.
+/// The measurement of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figures {
     /// Milliseconds.
     pub ms: f64,
-    /// TFLOP/s, of FLOPs as papers count them.
+    /// TFLOP/s, with FLOPs as papers count them.
     pub tflops: f64,
-    /// Bytes beside inputs and outputs.
+    /// Bytes in addition to inputs and outputs.
     pub extra_bytes: u64,
 }
 
@@ -51,7 +51,7 @@ pub fn csv(lines: &[Line]) -> String {
     text
 }
 
-/// What a refusal that lists every candidate says of this one; all of it where it lists none.
+/// The part about this candidate in a refusal that lists every candidate; the whole refusal if it lists none.
 pub fn own_reason<'a>(error: &'a str, name: &str) -> &'a str {
     let mut words = error
         .split("  ")
@@ -62,7 +62,7 @@ pub fn own_reason<'a>(error: &'a str, name: &str) -> &'a str {
 }
 
 impl Line {
-    /// Measured, beside what is predicted for a GPU.
+    /// The measurement, with the prediction for a GPU.
     pub fn new(
         problem: Problem,
         pass: Pass,
@@ -86,7 +86,7 @@ impl Line {
         self.algorithm.map_or("auto", Algorithm::name)
     }
 
-    /// Measured by predicted time.
+    /// The ratio of measured to predicted time.
     fn ratio(&self) -> Option<f64> {
         let measured = self.measured.as_ref().ok()?;
         Some(measured.ms / 1e3 / self.predicted.as_ref()?.seconds)
@@ -126,7 +126,7 @@ impl Line {
         )
     }
 
-    /// Fields of what was measured, and behind them what is predicted.
+    /// The measured fields, then the predicted ones.
     pub fn json(&self, mut fields: Value) -> Value {
         if let Some(bytes) = self.counted_bytes {
             fields["ncu_bytes"] = json!(bytes);

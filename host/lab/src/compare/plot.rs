@@ -42,7 +42,7 @@ impl Group<'_> {
         schedules(self.lines.iter().copied())
     }
 
-    /// Points of a schedule: length, and value.
+    /// Points of a schedule: length and value.
     fn points(&self, schedule: Algorithm, value: impl Fn(&Line) -> Option<f64>) -> Vec<(f64, f64)> {
         let own = self
             .lines
@@ -64,7 +64,7 @@ fn schedules<'a>(lines: impl Iterator<Item = &'a Line>) -> Vec<Algorithm> {
     schedules
 }
 
-/// The text of the picture.
+/// The SVG of the picture.
 pub fn svg(gpu: Option<&Gpu>, lines: &[Line]) -> Result<String, NotDrawn> {
     let groups = groups(lines);
     let n_rows = groups.len().max(1);
@@ -135,7 +135,7 @@ fn predicted_bytes(line: &Line) -> Option<f64> {
 struct Quantity {
     name: &'static str,
     label: fn(&f64) -> String,
-    /// Measured, and predicted.
+    /// Measured and predicted values.
     of: [fn(&Line) -> Option<f64>; 2],
 }
 
@@ -197,8 +197,8 @@ fn by_length(area: &Area, group: &Group, quantity: &Quantity) -> Drawn {
     Ok(())
 }
 
-/// Where a line is in the roofline, if it takes so many seconds: FLOP per byte through HBM, and TFLOP/s. FLOPs are those that run, of the measured time as
-/// of the predicted one: the papers count others.
+/// The position of a line in the roofline, if it takes this many seconds: FLOP per byte through HBM, and TFLOP/s. FLOPs are those that run, for the
+/// measured and the predicted time: papers count differently.
 fn in_roofline(line: &Line, seconds: f64) -> Option<(f64, f64)> {
     let one = line.predicted.as_ref()?;
     Some((one.intensity(), one.flops() as f64 / seconds / 1e12))

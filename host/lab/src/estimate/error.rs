@@ -17,7 +17,7 @@ pub enum EstimateError {
         /// The names of the table.
         allowed: String,
     },
-    /// The device that is present is none of the table, or differs from it in SMs or memory.
+    /// The present device is not in the table, or differs from its row in SMs or memory.
     #[error(
         "device is {name:?} with {n_sms} SMs and {memory_bytes} bytes of memory; allowed: a GPU of the table ({allowed}), or its peak and bandwidth beside it"
     )]
@@ -34,9 +34,9 @@ pub enum EstimateError {
     /// A limit of a GPU is zero, negative, infinite or NaN.
     #[error("{argument} is {given}; allowed: finite numbers greater than 0")]
     NotPositive {
-        /// Which.
+        /// The limit.
         argument: &'static str,
-        /// What was given.
+        /// The given value.
         given: f64,
     },
     /// The GPU's tensor cores do not multiply this type.
@@ -46,26 +46,26 @@ pub enum EstimateError {
         gpu: String,
         /// The type of the problem.
         given: Dtype,
-        /// What they multiply.
+        /// The types that they multiply.
         allowed: &'static str,
     },
-    /// A part of the problem whose work is not known beforehand, or not counted.
+    /// A part of the problem whose work is not known in advance, or not modelled.
     #[error("the problem has {given}; allowed: sequences of one length, a mask, sinks")]
     NotCounted {
-        /// Which part.
+        /// The part.
         given: &'static str,
     },
     /// The problem is one that no call takes.
     #[error(transparent)]
     Problem(Box<ProblemError>),
-    /// A size beyond what is counted.
+    /// A size beyond the model's limit.
     #[error("{argument} is {given}; allowed: at most {most}")]
     TooLarge {
-        /// Which size.
+        /// The size.
         argument: &'static str,
-        /// What was given.
+        /// The given value.
         given: u128,
-        /// The most that is counted.
+        /// The limit.
         most: u128,
     },
 }

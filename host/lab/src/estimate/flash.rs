@@ -1,4 +1,4 @@
-//! What flash1, flash2 and flash3 move: their tiles are those of the kernels' list.
+//! The bytes that flash1, flash2 and flash3 move: their tiles are those of the list of kernels.
 
 use ferroflash::{Algorithm, Order, Pass, Problem};
 use ferroflash_kernels::config::TileConfig;
@@ -8,8 +8,8 @@ use super::sizes::{F32_BYTES, Sizes, Visits};
 use super::tiles::Tiles;
 use super::{Counts, Gpu, Launch};
 
-/// The main kernel of a pass: that of the fewest columns that hold the problem's, in default tiles where a block may have their shared
-/// memory, else in compact ones. Where it may have neither, default tiles count, as on a GPU that had the memory.
+/// The main kernel of a pass: that of the fewest columns that hold the problem's, in default tiles if a block may have their shared memory, else in
+/// compact ones. If it may have neither, default tiles count, as on a GPU with enough memory.
 pub(super) fn kernel(
     algorithm: Algorithm,
     pass: Pass,
@@ -48,7 +48,7 @@ pub(super) fn fits(variant: &Variant, gpu: &Gpu) -> bool {
     u64::from(variant.tile_config.shared_bytes) <= gpu.block_bytes()
 }
 
-/// Up to so many queries plans split the keys where tiles are few.
+/// Up to this many queries plans split the keys if tiles are few.
 const FEW_QUERIES: u64 = 64;
 
 /// A pass by its main kernel.
@@ -96,8 +96,8 @@ impl Flash<'_> {
         self.sizes.heads_q * visits.blocks * block
     }
 
-    /// How often tensors come from memory that all tiles of a *set* read, `set_bytes` for each of `n_sets`: once, where the L2 cache keeps those
-    /// of the sets that are resident together, or its size is not known; else once for each time that the GPU is full of tiles of one set.
+    /// How often tensors that all tiles of a *set* read, `set_bytes` for each of `n_sets`, come from memory: once, if the L2 cache keeps those of
+    /// the sets that are resident together, or its size is not known; else once for each wave of tiles of one set.
     fn readings(&self, tiles_of_set: u64, n_sets: u64, set_bytes: u64) -> u64 {
         let resident = self.resident();
         let together = resident.div_ceil(tiles_of_set.max(1)).min(n_sets);
@@ -178,8 +178,8 @@ impl Flash<'_> {
         }
     }
 
-    /// Key tiles are resident; q, dO, lse and Δ are streamed, and dQ is added to its accumulator. In flash1 one block of threads has all tiles of
-    /// a KV head, and what it streams comes from memory each time: dQ is read and written.
+    /// Key tiles are resident; q, dO, lse and Δ are streamed, and dQ is added to its accumulator. In flash1 one block of threads has all tiles of a
+    /// KV head, and it streams from memory each time: dQ is read and written.
     fn backward(&self, algorithm: Algorithm, order: Order) -> Counts {
         let sizes = self.sizes;
         let block_q = u64::from(self.tile_config.block_q);

@@ -1,4 +1,4 @@
-//! GPUs as the model sees them: a table of public numbers, or the user's own.
+//! GPUs as the model sees them: a table of public numbers, or custom ones.
 
 use ferroflash::Dtype;
 use ferroflash::plan::{DeviceInfo, Thresholds};
@@ -10,15 +10,15 @@ use super::EstimateError;
 pub struct Gpu {
     /// Its name.
     pub name: String,
-    /// Dense products of fp16, sums in f32: FLOP/s.
+    /// Peak of dense fp16 products with f32 sums: FLOP/s.
     pub f16_flops: f64,
-    /// The same of bf16; `None`: its tensor cores have no bf16.
+    /// The same for bf16; `None`: its tensor cores have no bf16.
     pub bf16_flops: Option<f64>,
-    /// The same of tf32, which products of f32 tensors are made of.
+    /// The same for tf32, in which products of f32 tensors are computed.
     pub tf32_flops: Option<f64>,
-    /// What its memory (HBM or GDDR) gives: bytes/s.
+    /// Bandwidth of its memory (HBM or GDDR): bytes/s.
     pub bandwidth: f64,
-    /// Shared memory of an SM, as the compute capability has it: bytes.
+    /// Shared memory of an SM, by the compute capability: bytes.
     pub sram_bytes: u64,
     /// Number of SMs.
     pub n_sms: u32,
@@ -26,7 +26,7 @@ pub struct Gpu {
     pub l2_bytes: Option<u64>,
     /// Exponentials by the special-function units: 1/s; `None`: not given.
     pub exponentials: Option<f64>,
-    /// Compute capability, which says which kernels run; `None`: not given.
+    /// Compute capability, which decides which kernels run; `None`: not given.
     pub compute_capability: Option<(u32, u32)>,
     /// Its memory, bytes; `None`: not given.
     pub memory_bytes: Option<u64>,
@@ -36,7 +36,7 @@ pub struct Gpu {
 /// Instructions"), and the same on B200 (FlashAttention-4, 2026).
 const EXPONENTIALS_PER_CLOCK: f64 = 16.0;
 
-/// Shared memory that the driver keeps of each block's: bytes (CUDA C++ Programming Guide, compute capability 8.0 and newer).
+/// Shared memory of each block that the driver reserves: bytes (CUDA C++ Programming Guide, compute capability 8.0 and newer).
 pub(super) const RESERVED_BYTES: u64 = 1024;
 
 /// A row of the table, in the units of data sheets.
@@ -57,7 +57,7 @@ struct Row {
     /// GHz.
     boost: f64,
     compute_capability: (u32, u32),
-    /// GB, as they are sold.
+    /// GB, by the product's name.
     memory: u64,
 }
 
@@ -78,7 +78,7 @@ impl Row {
         }
     }
 
-    /// Whether this is the device: its name has the row's words one behind the other, and SMs and memory are the row's.
+    /// Whether this is the device: its name has the row's words one after the other, and SMs and memory are the row's.
     fn is(&self, info: &DeviceInfo) -> bool {
         let memory = self.memory << 30;
         let near = memory.abs_diff(info.memory_bytes) < memory / 8;
@@ -150,11 +150,11 @@ const TABLE: [Row; 10] = table! {
     "B200":        2250.0, true, Some(1125.0),  7700.0, 228, 148, 126, 1.86, (10, 0),    180;
 };
 
-/// The place of the GPU that the record is of.
+/// The index of the record's GPU.
 const H200: usize = 8;
 
 impl Gpu {
-    /// That of the record.
+    /// The record's GPU.
     pub(super) fn h200() -> Gpu {
         TABLE[H200].gpu()
     }
@@ -175,8 +175,8 @@ impl Gpu {
         TABLE.map(|row| row.name).join(", ")
     }
 
-    /// The user's own: a peak of the problem's type in FLOP/s, a bandwidth in bytes/s, shared memory of an SM in bytes, a number of SMs.
-    /// Its L2 cache and special-function units do not count, and which kernels run is not known.
+    /// A custom GPU: a peak of the problem's type in FLOP/s, a bandwidth in bytes/s, shared memory of an SM in bytes, a number of SMs. Its L2 cache
+    /// and special-function units are ignored, and which kernels run is not known.
     pub fn custom(
         peak: f64,
         bandwidth: f64,
@@ -202,7 +202,7 @@ impl Gpu {
         })
     }
 
-    /// The GPU that is present. A device does not say its peak and its bandwidth, so they come from the row of the table that has its name,
+    /// The present GPU. A device does not report its peak and its bandwidth, so they come from the row of the table that has its name,
     /// its number of SMs and its memory.
     pub fn of_device(info: &DeviceInfo) -> Result<Gpu, EstimateError> {
         let rows = TABLE.iter().filter(|row| row.is(info));
@@ -222,7 +222,7 @@ impl Gpu {
         })
     }
 
-    /// Its limits as planning takes them; `None` where its compute capability or its memory is not given.
+    /// Its limits for planning; `None` if its compute capability or its memory is not given.
     pub fn device_info(&self) -> Option<DeviceInfo> {
         Some(DeviceInfo {
             name: self.name.clone(),
@@ -234,7 +234,7 @@ impl Gpu {
         })
     }
 
-    /// The same of any device: its peak in FLOP/s and its bandwidth in bytes/s are given.
+    /// The same for any device, with its peak in FLOP/s and its bandwidth in bytes/s.
     pub fn of_device_with(
         info: &DeviceInfo,
         peak: f64,
@@ -249,7 +249,7 @@ impl Gpu {
         })
     }
 
-    /// What its tensor cores make of products of this type, dense: FLOP/s.
+    /// The peak of its tensor cores for dense products of this type: FLOP/s.
     pub fn peak(&self, dtype: Dtype) -> Result<f64, EstimateError> {
         let peak = match dtype {
             Dtype::F16 => Some(self.f16_flops),
@@ -273,7 +273,7 @@ impl Gpu {
         self.compute_capability == Some((9, 0))
     }
 
-    /// Shared memory that one block may ask for: bytes.
+    /// The most shared memory of a block: bytes.
     pub(super) fn block_bytes(&self) -> u64 {
         self.sram_bytes.saturating_sub(RESERVED_BYTES)
     }

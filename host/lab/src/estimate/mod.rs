@@ -1,4 +1,4 @@
-//! What attention costs, predicted before there is a GPU: FLOPs, bytes, memory and time of every schedule, from the problem and the limits of
+//! The predicted cost of attention, without a GPU: FLOPs, bytes, memory and time of every schedule, from the problem and the limits of
 //! a [`Gpu`]. It touches no device.
 //!
 //! ```
@@ -17,14 +17,14 @@
 //! # Bytes through HBM
 //!
 //! FlashAttention (Dao et al. 2022, Theorem 2): standard attention takes Θ(N·d + N²) accesses of HBM, FlashAttention Θ(N²·d²·M⁻¹), where M is
-//! the size of the SRAM. Here they are spelled out, for one head of N queries and N keys with d columns, in elements of e bytes; heads add up.
+//! the size of the SRAM. Here they are written out, for one head of N queries and N keys with d columns, in elements of e bytes; heads add up.
 //! N² stands for the scores in the blocks that are visited: full, causal and windowed masks are counted block by block, by the cursors that
 //! the kernels walk ([`Band`](ferroflash_kernels::attention::mask::Band)).
 //!
 //! - **standard**, forward: S is written in f32 (4N²), the softmax reads it twice (8N²) and writes P (eN²), the output reads P (eN²): 12N² + 2eN², and
 //!   q, k, v, o and lse. Backward: S and P again (12N² + eN²), dV reads P (eN²), dP is written over S (4N²), dS reads dP and P and goes over P
-//!   (4N² + 2eN²), dQ and dK read dS (2eN²): 20N² + 6eN². A mask saves nothing: all scores are computed. The second reading of S counts where
-//!   the rows of all warps, 64 to an SM, are larger than the L2 cache.
+//!   (4N² + 2eN²), dQ and dK read dS (2eN²): 20N² + 6eN². A mask saves nothing: all scores are computed. The second reading of S counts if the rows
+//! of all warps, 64 to an SM, are larger than the L2 cache.
 //! - **flash1**, Algorithms 1 and 4 of the paper: blocks of keys outside, of queries inside. K and V are read once. For each of the T = N / B_c blocks of
 //!   keys q is read, and O (f32), l and m are read and written: T·N·(ed + 8d + 16), and twice 4d + 8 for each row, to begin and to end with. B_c is the
 //!   kernel's: 256 up to head_dim 64, 128 up to 128 and 64 above, because a warp's registers hold no more scores; the paper's B_c = ⌈M / 4d⌉ keys
@@ -147,7 +147,7 @@ pub struct Launch {
     pub exponentials: u64,
     /// Bytes read from and written to HBM.
     pub hbm_bytes: u64,
-    /// Bytes that SMs ask of the L2 cache.
+    /// Bytes that SMs request from the L2 cache.
     pub l2_bytes: u64,
 }
 
@@ -164,11 +164,11 @@ impl Launch {
     }
 }
 
-/// What a schedule does: its kernels, and the bytes of its workspace.
+/// The work of a schedule: its kernels, and the bytes of its workspace.
 struct Counts {
     launches: Vec<Launch>,
     extra_bytes: u64,
-    /// The tiles of the one launch that multiplies, where they are counted.
+    /// The tiles of the one launch that multiplies, if they are modelled.
     tiles: Option<Tiles>,
 }
 
@@ -181,22 +181,22 @@ pub struct Estimate {
     pub pass: Pass,
     /// Its kernels, one after the other.
     pub launches: Vec<Launch>,
-    /// Bytes of inputs and outputs, each once: where every query sees a key, no schedule moves fewer.
+    /// Bytes of inputs and outputs, each once: if every query sees a key, no schedule moves fewer.
     pub least_bytes: u64,
-    /// Bytes of memory beside inputs and outputs.
+    /// Bytes of memory in addition to inputs and outputs.
     pub extra_bytes: u64,
     /// Predicted time, in seconds.
     pub seconds: f64,
-    /// What most of the time goes to.
+    /// The roof that most of the time goes to.
     pub roof: Roof,
-    /// Predicted time of `standard` by this one's.
+    /// Predicted time of `standard` divided by this one's.
     pub speedup: f64,
-    /// Whether this library has kernels for it that run on this GPU; `None` where the GPU's compute capability is not given.
+    /// Whether this library has kernels for it that run on this GPU; `None` if the GPU's compute capability is not given.
     pub has_kernels: Option<bool>,
 }
 
 impl Estimate {
-    /// That of one schedule; `None` where there is no such schedule, or the problem or its type is one that is not counted.
+    /// The estimate of one schedule; `None` if there is no such schedule, or the model does not cover the problem or its type.
     pub fn of(problem: &Problem, gpu: &Gpu, pass: Pass, algorithm: Algorithm) -> Option<Estimate> {
         let mut all = estimate(problem, gpu, pass).ok()?.into_iter();
         all.find(|one| one.algorithm == algorithm)
@@ -217,12 +217,12 @@ impl Estimate {
         self.launches.iter().map(|launch| launch.hbm_bytes).sum()
     }
 
-    /// Bytes that SMs ask of the L2 cache.
+    /// Bytes that SMs request from the L2 cache.
     pub fn l2_bytes(&self) -> u64 {
         self.launches.iter().map(|launch| launch.l2_bytes).sum()
     }
 
-    /// Arithmetic intensity: FLOPs by bytes through HBM; 0 where there are none.
+    /// Arithmetic intensity: FLOPs per byte through HBM; 0 without bytes.
     pub fn intensity(&self) -> f64 {
         match self.hbm_bytes() {
             0 => 0.0,
@@ -231,9 +231,9 @@ impl Estimate {
     }
 }
 
-/// Every schedule of this pass that there is for the problem and the GPU: standard, flash1, flash2 and, on Hopper, flash3.
+/// Every schedule of this pass for the problem and the GPU: standard, flash1, flash2 and, on Hopper, flash3.
 ///
-/// [`Pass::ForwardWithWeights`] is `standard` alone.
+/// [`Pass::ForwardWithWeights`] has only `standard`.
 pub fn estimate(problem: &Problem, gpu: &Gpu, pass: Pass) -> Result<Vec<Estimate>, EstimateError> {
     let sizes = Sizes::new(problem)?;
     // Refuses what calls refuse, as a head_dim of 0. No size of it depends on the place.
@@ -267,7 +267,7 @@ pub fn estimate(problem: &Problem, gpu: &Gpu, pass: Pass) -> Result<Vec<Estimate
     Ok(estimates)
 }
 
-/// What an algorithm does; `None` where there is no such algorithm for the GPU or the head_dim.
+/// The work of an algorithm; `None` if the GPU or the head_dim does not have the algorithm.
 fn counts(
     algorithm: Algorithm,
     problem: &Problem,
@@ -306,7 +306,7 @@ fn least_bytes(sizes: &Sizes, pass: Pass) -> u64 {
     }
 }
 
-/// Seconds of all launches, and the roof that most of them go to. `flops` is what tensor cores reach in a second.
+/// Seconds of all launches, and the roof that most of them go to. `flops` are FLOP/s of the tensor cores.
 fn time(counts: &Counts, pass: Pass, gpu: &Gpu, flops: f64) -> (f64, Roof) {
     let mut of_roof = [0.0; Roof::ALL.len()];
     of_roof[Roof::Launch as usize] = efficiency::CALL;
@@ -338,7 +338,7 @@ fn time(counts: &Counts, pass: Pass, gpu: &Gpu, flops: f64) -> (f64, Roof) {
     (of_roof.iter().sum(), most.unwrap_or(Roof::Launch))
 }
 
-/// What a tile of a forward kernel takes beside its steps, in steps: one block of keys past a tile of queries each, on an H200.
+/// The time of a tile of a forward kernel in addition to its steps, in steps: one block of keys past a tile of queries each, on an H200.
 pub(crate) fn edges_in_steps(algorithm: Algorithm, problem: &Problem, main: &Variant) -> f64 {
     let (gpu, pass, tile_config) = (Gpu::h200(), Pass::Forward, &main.tile_config);
     let peak = gpu.peak(problem.dtype()).unwrap_or(gpu.f16_flops);

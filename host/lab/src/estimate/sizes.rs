@@ -1,4 +1,4 @@
-//! What all schedules count with: sizes of tensors, and how many blocks of scores a mask leaves.
+//! Common numbers of all schedules: sizes of tensors, and the number of blocks of scores that a mask leaves.
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ pub(super) struct Sizes {
     pub head_dim_v: u64,
     /// Bytes of an element.
     pub element: u64,
-    /// [`products`]: three where f32 is to be exact.
+    /// [`products`]: three if f32 is to be exact.
     pub products: u64,
     band: Band,
 }
@@ -41,7 +41,7 @@ pub(super) struct Visits {
     pub tiles: u64,
     /// Blocks that are streamed past them, all tiles together.
     pub blocks: u64,
-    /// Rows of these blocks that there are: the last block may have fewer.
+    /// Existing rows of these blocks: the last block may have fewer.
     pub rows: u64,
     /// Blocks of the tile that visits most, and of that which visits fewest.
     pub longest: u64,
@@ -49,7 +49,7 @@ pub(super) struct Visits {
 }
 
 impl Sizes {
-    /// Of a problem whose work its sizes and its mask say.
+    /// The sizes of a problem whose work follows from its sizes and its mask.
     pub fn new(problem: &Problem) -> Result<Sizes, EstimateError> {
         let not_counted = [
             (problem.total_q().is_some(), "packed queries"),
@@ -157,7 +157,7 @@ pub(super) fn products(problem: &Problem) -> u64 {
     }
 }
 
-/// What tiles of so many rows visit, by the same cursors that the kernels walk.
+/// The blocks that tiles of this many rows visit, by the kernels' own cursors.
 fn visits(
     seqlen: u32,
     tile: u32,

@@ -1,4 +1,4 @@
-//! What `standard` moves: its kernels one by one, as `kernels-gpu/src/kernels/standard` has them.
+//! The bytes that `standard` moves: its kernels one by one, as in `kernels-gpu/src/kernels/standard`.
 
 use ferroflash::Pass;
 use ferroflash::plan::COLUMN_MULTIPLE;
@@ -8,7 +8,7 @@ use super::{Counts, Gpu, Launch};
 
 /// Rows and columns of a block of a product.
 const BLOCK: u64 = ferroflash_kernels::config::product().block_q as u64;
-/// What a product's inner dimension comes in.
+/// The step of a product's inner dimension.
 const DEPTH: u64 = ferroflash_kernels::config::PRODUCT_DEPTH as u64;
 /// Warps that an SM holds, each with a row of the softmax: compute capability 8.0 and 9.0.
 const WARPS: u64 = 64;

@@ -16,7 +16,7 @@ const HEIGHT: u32 = 480;
 pub struct Case {
     /// The problem.
     pub problem: Problem,
-    /// A pass each.
+    /// One entry per pass.
     pub passes: Vec<Vec<Estimate>>,
 }
 
@@ -29,7 +29,7 @@ impl Case {
     }
 }
 
-/// The text of the picture of cases that differ in their lengths.
+/// The SVG of cases that differ in their lengths.
 pub fn svg(gpu: &Gpu, cases: &[Case]) -> Result<String, NotDrawn> {
     let n_panels = cases.first().map_or(0, |case| case.passes.len()).max(1);
     crate::canvas::svg((WIDTH * n_panels as u32, HEIGHT), |root| {
@@ -113,7 +113,7 @@ fn panel(area: &Area, gpu: &Gpu, cases: &[Case], pass: usize) -> Drawn {
     Ok(())
 }
 
-/// A time of the axis, without digits that say nothing.
+/// A time of the axis, without superfluous digits.
 fn number(us: &f64) -> String {
     match *us < 10.0 {
         true => format!("{us:.1}"),

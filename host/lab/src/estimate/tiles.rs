@@ -1,4 +1,4 @@
-//! The time that tiles take: whole waves of them, and what each takes beside its products.
+//! The time of tiles: whole waves of them, and each tile's time in addition to its products.
 
 use ferroflash::Pass;
 
@@ -8,7 +8,7 @@ use super::{Gpu, efficiency};
 /// The work tiles of a main kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tiles {
-    /// Of all heads.
+    /// Tiles of all heads.
     pub n: u64,
     /// Blocks that are streamed past all of them, and past the longest and the shortest.
     pub blocks: u64,
@@ -18,12 +18,12 @@ pub(super) struct Tiles {
     pub own_bytes: u64,
     /// Blocks of threads that an SM holds.
     pub blocks_per_sm: u32,
-    /// Whether plans split the streamed rows, so that few tiles keep all SMs at work.
+    /// Whether plans split the streamed rows, so that few tiles keep all SMs busy.
     pub splits: bool,
 }
 
 impl Tiles {
-    /// The tiles of so many heads.
+    /// The tiles of this many heads.
     pub fn new(heads: u64, visits: Visits, own_bytes: u64, blocks_per_sm: u32) -> Tiles {
         Tiles {
             n: heads * visits.tiles,
@@ -36,7 +36,7 @@ impl Tiles {
         }
     }
 
-    /// Where a block of threads works on a whole head, and each streams so many blocks: all are one tile.
+    /// For a block of threads that works on a whole head, each tile of which streams this many blocks: all are one tile.
     pub fn of_heads(heads: u64, blocks: u64, own_bytes: u64, blocks_per_sm: u32) -> Tiles {
         let visits = Visits {
             tiles: 1,
@@ -48,10 +48,10 @@ impl Tiles {
         Tiles::new(heads, visits, own_bytes, blocks_per_sm)
     }
 
-    /// Seconds of all tiles, whose FLOPs take `flop_seconds` at the share of the peak that kernels reach in full swing.
+    /// Seconds of all tiles, whose FLOPs take `flop_seconds` at the fraction of the peak that kernels reach in steady state.
     ///
-    /// A *slot* is the place of one block of threads on an SM. Tiles are spread over all SMs before two of them share one. A tile takes its
-    /// part of the products at a slot's part of the speed, and its beginning and end. Tiles of one length go in whole waves. Uneven ones, of
+    /// A *slot* is the place of one block of threads on an SM. Tiles are spread over all SMs before two of them share one. A tile takes the time of
+    /// its products at a slot's fraction of the speed, plus its beginning and end. Tiles of one length go in whole waves. Uneven ones, of
     /// a mask, fill each other's gaps, but last as long as the longest of them.
     pub fn seconds(&self, flop_seconds: f64, pass: Pass, gpu: &Gpu) -> f64 {
         if self.n == 0 {

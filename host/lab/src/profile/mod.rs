@@ -1,5 +1,5 @@
-//! A problem kernel by kernel, beside what the estimate and a simulation of the schedule say of it; which block of threads worked on which tile when. Who measures
-//! puts times and counters in.
+//! A problem kernel by kernel, compared with the estimate and a simulation of the schedule; which block of threads worked on which tile, and when.
+//! The measuring program fills in times and counters.
 
 mod panel;
 mod plot;
@@ -12,12 +12,12 @@ use ferroflash::plan::{DeviceInfo, NoStamps, Plan, PlannedLaunch};
 use crate::estimate::{Estimate, EstimateError, Gpu};
 use crate::timeline::{BadStamps, Measured, NoTimeline, Timeline};
 
-/// All that is known of a problem. Its `Display` is a table for each pass.
+/// The profile of a problem. Its `Display` is a table for each pass.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// Where it runs, or would run.
+    /// The device that it runs on, or would run on.
     pub device: DeviceInfo,
-    /// The limits that times are compared with; why there are none.
+    /// The limits that times are compared with, or why there are none.
     pub gpu: Result<Gpu, EstimateError>,
     /// The problem.
     pub problem: Problem,
@@ -28,37 +28,37 @@ pub struct Profile {
 /// A pass.
 #[derive(Clone, Debug)]
 pub struct OfPass {
-    /// What runs.
+    /// The plan.
     pub plan: Plan,
-    /// Of the plan's algorithm; `None` where it is not counted.
+    /// The estimate of the plan's algorithm; `None` if the model does not cover it.
     pub estimate: Option<Estimate>,
     /// The simulated schedule.
     pub timeline: Result<Timeline, NoTimeline>,
-    /// What a profiled kernel recorded, or why none did; `None` where nothing ran.
+    /// The records of a profiled kernel, or why there are none; `None` if nothing ran.
     pub measured: Option<Result<Measured, NotMeasured>>,
     /// Its launches.
     pub kernels: Vec<Kernel>,
-    /// Milliseconds of a call, where it was measured.
+    /// Milliseconds of a call, if it was measured.
     pub call_ms: Option<f64>,
 }
 
 /// A launch.
 #[derive(Clone, Debug)]
 pub struct Kernel {
-    /// As it is planned.
+    /// The planned launch.
     pub launch: PlannedLaunch,
-    /// What the driver's compiler made of it.
+    /// The compiled kernel's properties.
     pub compiled: Option<Statistics>,
-    /// Milliseconds, where it was measured.
+    /// Milliseconds, if it was measured.
     pub ms: Option<f64>,
-    /// What `ncu` counted, where it was asked.
+    /// Counters of `ncu`, if asked for.
     pub counters: Option<Counters>,
 }
 
-/// What `ncu` counted of a launch.
+/// Counters of `ncu` for a launch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Counters {
-    /// Share of the kernel's cycles in which tensor cores are busy, percent.
+    /// Percentage of the kernel's cycles in which tensor cores are busy.
     pub tensor_percent: f64,
     /// Bytes read from memory.
     pub read_bytes: f64,
@@ -69,16 +69,16 @@ pub struct Counters {
 /// Why it is not known which block of threads worked on which tile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotMeasured {
-    /// There is no profiled copy that serves.
+    /// There is no suitable profiled copy.
     #[error(transparent)]
     NoStamps(#[from] NoStamps),
-    /// What it recorded makes no sense.
+    /// Its records are inconsistent.
     #[error("the time stamps make no sense: {0}")]
     Bad(#[from] BadStamps),
 }
 
 impl OfPass {
-    /// What a plan says; nothing is measured yet.
+    /// The profile of a plan, without measurements.
     pub fn new(plan: Plan, gpu: Option<&Gpu>, device: &DeviceInfo) -> OfPass {
         let kernel = |&launch: &PlannedLaunch| Kernel {
             launch,
@@ -104,7 +104,7 @@ impl OfPass {
 }
 
 impl Kernel {
-    /// Blocks of threads that an SM holds: by the driver, or else by the kernel's tile config.
+    /// Resident blocks of threads per SM: from the driver, or else from the kernel's tile config.
     fn blocks_per_sm(&self) -> u32 {
         let compiled = self.compiled.as_ref();
         compiled.map_or(self.launch.variant.tile_config.blocks_per_sm, |compiled| {

@@ -1,4 +1,4 @@
-//! A timeline, drawn: a row for each place of a block of threads, time to the right.
+//! A picture of a timeline: a row for each slot of a block of threads, time to the right.
 
 use plotters::prelude::*;
 
@@ -26,25 +26,25 @@ const LETTER: i32 = 8;
 const IDLE: RGBColor = RGBColor(236, 236, 236);
 const WAIT: RGBColor = RGBColor(150, 150, 150);
 
-/// What a panel shows.
+/// The content of a panel.
 pub struct Picture<'a> {
-    /// What it is.
+    /// Its title.
     pub caption: String,
     /// The places.
     pub rows: Vec<Row<'a>>,
     /// When the last tile ends.
     pub end: u64,
-    /// Of the axis' unit so many make a stretch's.
+    /// How many of a stretch's units make one of the axis.
     pub unit: u64,
-    /// What the axis says.
+    /// The axis' label.
     pub axis: &'static str,
 }
 
 /// A place.
 pub struct Row<'a> {
-    /// What stands before it.
+    /// Its label.
     pub name: String,
-    /// What it does.
+    /// Its stretches.
     pub stretches: &'a [Stretch],
 }
 
@@ -74,7 +74,7 @@ pub struct Panel<'a> {
 }
 
 impl<'a> Panel<'a> {
-    /// As high as its rows want.
+    /// As high as its rows need.
     pub fn new(title: String, picture: Picture<'a>) -> Panel<'a> {
         let all = picture.rows.len();
         let rows = all.min(MOST_ROWS);
@@ -147,7 +147,7 @@ impl<'a> Panel<'a> {
         self.draw_axis(area)
     }
 
-    /// Where a time lies.
+    /// The position of a time.
     fn x(&self, time: u64) -> i32 {
         let width = (WIDTH - LEFT - RIGHT) as u64;
         LEFT + (width * time / self.picture.end.max(1)) as i32
@@ -158,7 +158,7 @@ impl<'a> Panel<'a> {
         (16 / self.row.max(1)).max(1) as usize
     }
 
-    /// Head and tile, where there is room.
+    /// Head and tile, if there is room.
     fn draw_name(
         &self,
         area: &Area,

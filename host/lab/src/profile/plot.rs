@@ -1,4 +1,4 @@
-//! What is drawn of a profile.
+//! The picture of a profile.
 
 use ferroflash::{Algorithm, Pass};
 
@@ -11,12 +11,12 @@ use crate::words::head_dims;
 /// Nanoseconds of a microsecond.
 const NS_PER_US: u64 = 1000;
 
-/// What colours say.
+/// The legend of colours.
 const COLOURS: &str =
     "Colour: the tile, from first (dark) to last (bright); grey: it waits; light: nothing.";
 
 impl Profile {
-    /// The text of a picture as SVG: of each pass the timeline by time stamps, if it has been measured, and the simulated one.
+    /// The SVG: for each pass the timeline by time stamps, if measured, and the simulated one.
     pub fn svg(&self) -> Result<String, NotDrawn> {
         let panels = self.passes.iter().flat_map(|pass| panels(self, pass));
         let panels: Vec<Panel> = panels.collect();
@@ -47,7 +47,7 @@ fn panels<'a>(profile: &Profile, pass: &'a OfPass) -> Vec<Panel<'a>> {
         .collect()
 }
 
-/// What runs, and where.
+/// The kernel, and its device.
 fn title(profile: &Profile, pass: &OfPass) -> String {
     let plan = &pass.plan;
     let problem = &profile.problem;

@@ -96,7 +96,7 @@ fn write_pass(f: &mut fmt::Formatter<'_>, pass: &OfPass, gpu: Option<&Gpu>) -> f
     write_idle(f, pass)
 }
 
-/// How much of the main kernel's time no step is made.
+/// The idle fraction of the main kernel's time.
 fn write_idle(f: &mut fmt::Formatter<'_>, pass: &OfPass) -> fmt::Result {
     match &pass.timeline {
         Err(reason) => writeln!(f, "idle      not simulated: {reason}")?,
@@ -178,7 +178,7 @@ fn write_kernels(f: &mut fmt::Formatter<'_>, pass: &OfPass) -> fmt::Result {
 }
 
 impl Profile {
-    /// An object a pass.
+    /// One object per pass.
     pub fn json(&self) -> Vec<Value> {
         let passes = self.passes.iter();
         passes.map(|pass| of_pass(self, pass)).collect()

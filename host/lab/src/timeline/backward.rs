@@ -1,5 +1,5 @@
 //! A launch of a main backward kernel as its schedule sees it: blocks take tiles, go through their steps, and wait for the
-//! dQ semaphore. `tests/tests/schedule` holds the planner's choices to it.
+//! dQ semaphore. `tests/tests/schedule` compares the planner's choices with it.
 
 mod launch;
 
@@ -25,12 +25,12 @@ pub struct Times {
     pub end: u64,
     /// From an addition to the next tile's.
     pub hand_over: u64,
-    /// To add dV, or dK, of a tile to those of the shares before.
+    /// Time to add dV, or dK, of a tile to those of the earlier head splits.
     pub sum: u64,
 }
 
-/// In hundredths of a step, which is about 2.2 µs on an H200: 64 queries at head_dim 128, or 128 at head_dim 64. That the
-/// dQ semaphore has reached a tile takes a little more to be seen. Measured of flash3; flash2 is taken to have the same proportions.
+/// In hundredths of a step, which is about 2.2 µs on an H200: 64 queries at head_dim 128, or 128 at head_dim 64. A tile sees a little later that the
+/// dQ semaphore has reached it. Measured for flash3; flash2 is assumed to have the same proportions.
 pub const TIMES: Times = Times {
     begin: 240,
     step: super::STEP,
@@ -44,7 +44,7 @@ pub const TIMES: Times = Times {
 pub enum Ending {
     /// All tiles are done after this time.
     Done(u64),
-    /// So many blocks wait for ranks that never come.
+    /// This many blocks wait for ranks that never come.
     Stuck(usize),
 }
 
@@ -56,22 +56,22 @@ struct Run<'a> {
     launch: &'a Launch,
     ways: &'a [Way],
     times: Times,
-    /// When which block has finished a step and would add.
+    /// When each block finishes a step and would add.
     ready: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Where each block is: its tile_idx, and which step.
+    /// The state of each block: its tile_idx, and its step.
     at: Vec<(u32, usize)>,
     /// How many tiles have added to each block of dQ, and when the next may.
     semaphores: HashMap<u32, (u32, u64)>,
-    /// Who waits for which rank at which block of dQ.
+    /// The blocks that wait, by block of dQ and rank.
     waiting: HashMap<(u32, u32), u32>,
-    /// How many shares have added to the sums of dV and dK of each tile of keys, and when the next may.
+    /// How many head splits have added to the sums of dV and dK of each tile of keys, and when the next may.
     sums: HashMap<Sum, (u32, u64)>,
-    /// Who waits for which share there.
+    /// The blocks that wait there, by head split.
     waiting_for_sums: HashMap<(Sum, u32), u32>,
     tile_counter: u32,
     launched: u32,
     time: u64,
-    /// What each block does; none where that is not wanted.
+    /// The stretches of each block; none if not wanted.
     lanes: Vec<Lane>,
     detail: Detail,
 }
@@ -86,7 +86,7 @@ pub(super) fn timeline(plan: &Plan, device: &DeviceInfo) -> Result<Timeline, NoT
     trace(&launch, &launch.ways(), Detail::Tiles)
 }
 
-/// The timeline of a launch whose tiles go these ways: [`Launch::ways`], or others with ranks of their own.
+/// The timeline of a launch whose tiles have these ways: [`Launch::ways`], or others with their own ranks.
 pub fn trace(launch: &Launch, ways: &[Way], detail: Detail) -> Result<Timeline, NoTimeline> {
     let mut run = Run::new(launch, ways, TIMES);
     run.lanes = vec![Lane::default(); launch.grid as usize];
@@ -101,7 +101,7 @@ pub fn trace(launch: &Launch, ways: &[Way], detail: Detail) -> Result<Timeline, 
     }
 }
 
-/// Runs a launch; a step takes longer by what `delay` says, which is told its block of dQ.
+/// Runs a launch; a step takes longer by `delay` of its block of dQ.
 pub fn run(launch: &Launch, ways: &[Way], times: Times, delay: impl FnMut(u32) -> u64) -> Ending {
     Run::new(launch, ways, times).go(delay)
 }
@@ -144,7 +144,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The next block of the grid, if there is one, begins.
+    /// Starts the next block of the grid, if there is one.
     fn launch_block(&mut self, now: u64) {
         if self.launched < self.launch.grid {
             let block = self.launched;
@@ -153,7 +153,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A block takes its next tile; without one, it makes room for another block. In the shifted order no tile is claimed: the
+    /// Gives a block its next tile; without one, it makes room for another block. In the shifted order no tile is claimed: the
     /// block's is `fixed`, if it takes part in it.
     fn begin_tile(&mut self, now: u64, block: u32, fixed: u32) {
         let tile_idx = if self.launch.schedule.order == SHIFTED {
@@ -213,7 +213,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A block that has made all steps of a tile adds dV, then dK, to those of the shares before, or begins to wait for these.
+    /// A block that has made all steps of a tile adds dV, then dK, to those of the earlier head splits, or begins to wait for them.
     fn accumulate_head_split(&mut self, now: u64, block: u32) {
         let (tile_idx, idx) = self.at[block as usize];
         let way = &self.ways[tile_idx as usize];

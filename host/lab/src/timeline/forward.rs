@@ -1,5 +1,5 @@
-//! Launches whose blocks of threads wait for none: the forward passes, and flash1's backward pass. What is next begins in the place that is
-//! free first.
+//! Launches whose blocks of threads do not wait for each other: the forward passes, and flash1's backward pass. The next work begins in the slot
+//! that is free first.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::estimate::edges_in_steps;
 
-/// What a place does until it is free again.
+/// The work of a place until it is free again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Work {
     /// Of which head, of all batch entries: of q forward, of k backward.
@@ -30,15 +30,15 @@ pub struct Work {
 /// A tile with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkTile {
-    /// Which one of its head.
+    /// Its index within its head.
     pub tile: u32,
-    /// How many blocks pass it.
+    /// How many blocks are streamed past it.
     pub steps: u32,
-    /// What it takes beside its steps, in hundredths of a step.
+    /// Its time in addition to its steps, in hundredths of a step.
     pub edges: u64,
 }
 
-/// Who takes which tiles.
+/// The assignment of tiles.
 #[derive(Clone, Copy, Debug)]
 enum Loops {
     /// A place takes a tile of queries after another, in this order.
@@ -58,7 +58,7 @@ pub struct Launch {
     seqlen_k: u32,
     block_q: u32,
     block_k: u32,
-    /// What a tile, or a head of flash1's forward pass, takes beside its steps.
+    /// The time of a tile, or of a head of flash1's forward pass, in addition to its steps.
     edges: u64,
     /// Blocks of threads that run at a time.
     n_lanes: u32,
@@ -155,7 +155,7 @@ impl Launch {
         }
     }
 
-    /// `edges` is asked whether the tile is the head's first one.
+    /// `edges` gets whether the tile is the head's first one.
     fn key_tiles(&self, head: u32, group_size: u32, edges: impl Fn(bool) -> u64) -> Work {
         let mut tiles = Vec::new();
         for tile in 0..self.seqlen_k.div_ceil(self.block_k) {

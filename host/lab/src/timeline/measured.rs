@@ -1,4 +1,4 @@
-//! What a profiled kernel has recorded, as a timeline.
+//! The records of a profiled kernel, as a timeline.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,11 +9,11 @@ use ferroflash_kernels::params::{Params, Stamp};
 
 use super::{Doing, NoTimeline, Stretch, bounds, main_kernel};
 
-/// Which block of threads worked on which tile when, by the time stamps of a profiled plan ([`Plan::profiled`]).
+/// Which block of threads worked on which tile, and when, by the time stamps of a profiled plan ([`Plan::profiled`]).
 ///
-/// A *place* is the room of one block of threads on a multiprocessor (SM), as in the simulation. Time is in nanoseconds from the first tile's beginning on.
-/// What is known of a place is when its tiles begin and end: waits at semaphores and the edges of pipelines lie within them. So of the shares that the
-/// simulation gives, [`without_tile`](super::Idle::without_tile) is the one to compare with.
+/// A *place* is the slot of one block of threads on a multiprocessor (SM), as in the simulation. Time is in nanoseconds from the first tile's
+/// beginning on. Only the beginning and the end of a place's tiles are known: waits at semaphores and the edges of pipelines are part of the tiles.
+/// So of the simulation's idle fractions, [`without_tile`](super::Idle::without_tile) is the one to compare with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     /// The kernel that wrote the stamps.
@@ -22,7 +22,7 @@ pub struct Measured {
     pub lanes: Vec<MeasuredLane>,
     /// How many places the device has.
     pub n_places: u32,
-    /// What the times are multiples of, nanoseconds: ticks of `%globaltimer`.
+    /// The resolution of the times in nanoseconds: ticks of `%globaltimer`.
     pub tick_ns: u64,
     /// Cycles of the SMs' clocks in a nanosecond: GHz.
     pub clock_ghz: f64,
@@ -37,7 +37,7 @@ pub struct MeasuredLane {
     pub stretches: Vec<Stretch>,
 }
 
-/// What is wrong with records.
+/// An error in records.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadStamps {
@@ -74,7 +74,7 @@ pub enum BadStamps {
         /// Which tile.
         tile: u32,
     },
-    /// A record stands where that of another tile should.
+    /// A record is in the place of another tile's.
     #[error(
         "the record of tile {tile} of head {head} says tile {found_tile} of head {found_head}, block {block}"
     )]
@@ -83,11 +83,11 @@ pub enum BadStamps {
         head: u32,
         /// The tile.
         tile: u32,
-        /// The head that it says.
+        /// The recorded head.
         found_head: u32,
-        /// The tile that it says.
+        /// The recorded tile.
         found_tile: u32,
-        /// The block of threads that it says.
+        /// The recorded block of threads.
         block: u32,
     },
     /// A tile ends before it begins.
@@ -113,7 +113,7 @@ pub enum BadStamps {
 }
 
 impl Measured {
-    /// The records of a profiled plan, which ran on a device: of each tile that its kernel works on one, and of one block no two at a time.
+    /// Checks the records of a profiled plan that ran on a device: one for each tile that its kernel works on, and no two of one block at a time.
     pub fn new(plan: &Plan, device: &DeviceInfo, stamps: &[Stamp]) -> Result<Measured, BadStamps> {
         let main = main_kernel(plan)?;
         let kernel = main.variant.name;
@@ -149,7 +149,7 @@ impl Measured {
         last.map(|stretch| stretch.until).max().unwrap_or(0)
     }
 
-    /// The share of the time of all places in which they have no tile, from 0 to 1.
+    /// The fraction of the time of all places in which they have no tile.
     pub fn without_tile(&self) -> f64 {
         let all = self.end() as f64 * f64::from(self.n_places);
         let stretches = self.lanes.iter().flat_map(|lane| &lane.stretches);
@@ -168,7 +168,7 @@ impl Measured {
     }
 }
 
-/// The records that are there, by SM and time.
+/// The existing records, by SM and time.
 fn checked(plan: &Plan, main: &PlannedLaunch, stamps: &[Stamp]) -> Result<Vec<Stamp>, BadStamps> {
     let schedule = main.schedule().ok_or(NoTimeline::NoTiles(plan.algorithm))?;
     let tiles = schedule.heads as usize * schedule.tiles as usize;
@@ -213,7 +213,7 @@ fn checked(plan: &Plan, main: &PlannedLaunch, stamps: &[Stamp]) -> Result<Vec<St
     Ok(there)
 }
 
-/// Records, by SM and time, dealt to places: a block of threads stays in its own, and a new one takes the first that is free.
+/// Assigns records, by SM and time, to places: a block of threads stays in its place, and a new one takes the first that is free.
 fn lanes(there: &[Stamp]) -> Vec<MeasuredLane> {
     let origin = there.iter().map(|stamp| stamp.start.ns).min().unwrap_or(0);
     // When each block has ended its last tile.
@@ -257,7 +257,7 @@ fn lanes(there: &[Stamp]) -> Vec<MeasuredLane> {
     lanes.into_iter().map(|(lane, _)| lane).collect()
 }
 
-/// Whether a kernel has no work on a tile: flash3's backward kernel passes over keys that no query sees.
+/// Whether a kernel has no work on a tile: flash3's backward kernel skips keys that no query sees.
 fn skips(main: &PlannedLaunch, tile: u32) -> bool {
     let Params::TmaBackward(params) = main.params else {
         return false;

@@ -1,4 +1,5 @@
-//! Which block of threads works on which tile when, by simulation or by a kernel's time stamps: how much of a GPU a plan's schedule leaves idle. It touches no device.
+//! Which block of threads works on which tile, and when, by simulation or by a kernel's time stamps: how much of a GPU a plan's schedule leaves
+//! idle. It touches no device.
 //!
 //! ```
 //! use ferroflash::plan::{Backend, DeviceInfo, plan};
@@ -18,22 +19,23 @@
 //!
 //! # The model
 //!
-//! A *place* is the room of one block of threads on an SM; the tile config says how many an SM has. Time is counted in hundredths of a step
-//! ([`STEP`]): one block of keys past a tile of queries forward, one block of queries past a tile of keys backward. All steps take as long,
-//! whatever they share the SM, the L2 cache and the memory with.
+//! A *place* is the slot of one block of threads on an SM; the tile config says how many an SM has. Time is counted in hundredths of a step
+//! ([`STEP`]): one block of keys past a tile of queries forward, one block of queries past a tile of keys backward. All steps take the same time,
+//! regardless of what else uses the SM, the L2 cache and the memory.
 //!
-//! - **Forward** ([`forward`]). Tiles begin in their order ([`ferroflash_kernels::attention::schedule`]), each in the place that is free first. flash3's resident
-//!   blocks claim them, and flash2's grid is put there by the hardware. A tile takes its beginning, its steps and its end. In flash1 a block of threads has a
+//! - **Forward** ([`forward`]). Tiles begin in their order ([`ferroflash_kernels::attention::schedule`]), each in the place that is free first.
+//!   flash3's resident blocks claim them, and the hardware schedules flash2's grid there. A tile takes its beginning, its steps and its end. In
+//!   flash1 a block of threads has a
 //!   whole head, in both passes; its tiles of keys follow one another.
-//! - **Backward** ([`backward`]). Blocks take tiles, and go through the steps that the kernels go through. Where the order is deterministic, a step waits until
+//! - **Backward** ([`backward`]). Blocks take tiles, and go through the steps that the kernels go through. In the deterministic order, a step waits until
 //!   the tiles before it have added to its block of dQ, and head splits wait for each other's dK and dV.
 //!
-//! What tiles take beside their steps is that of an H200: forward as the estimate has it (`estimate/efficiency.rs`), backward [`backward::TIMES`].
+//! The time of tiles in addition to their steps is that of an H200: forward as the estimate has it (`estimate/efficiency.rs`), backward [`backward::TIMES`].
 //!
-//! Idle is a place in which no step is made: before the first product and after the last one of a tile ([`Idle::edges`]), at a semaphore
-//! ([`Idle::waits`]), or where no tile is left ([`Idle::without_tile`]). Only the pass's main kernel is simulated.
+//! A place is idle while it makes no step: before the first product and after the last one of a tile ([`Idle::edges`]), at a semaphore
+//! ([`Idle::waits`]), or without a tile ([`Idle::without_tile`]). Only the pass's main kernel is simulated.
 //!
-//! What a GPU really did is seen by time stamps: [`Plan::profiled`] is a plan whose main kernel writes them, and [`Measured`] what they say.
+//! Time stamps show what a GPU really did: [`Plan::profiled`] is a plan whose main kernel writes them, and [`Measured`] evaluates them.
 
 pub mod backward;
 pub mod forward;
@@ -57,27 +59,27 @@ const MOST_STEPS: u64 = 8 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoTimeline {
-    /// Nothing is launched that takes tiles in an order.
+    /// No launch takes tiles in an order.
     #[error("no kernel of {0} takes tiles in an order that is planned")]
     NoTiles(Algorithm),
-    /// Tiles follow from data that planning does not see.
+    /// Tiles depend on data that planning does not see.
     #[error("the device decides which tiles there are, by {what}")]
     DecidedOnDevice {
-        /// Which data.
+        /// The data.
         what: &'static str,
     },
-    /// Few queries: memory bounds the tiles, not their steps.
+    /// Few queries: memory, not steps, bounds the tiles.
     #[error("tiles of few queries are bound by memory, which the simulation has not")]
     FewQueries,
     /// A simulation would take too long.
     #[error("there are up to {steps} steps; simulated are at most {most}")]
     TooLong {
-        /// How many there are, at most.
+        /// An upper bound of the steps.
         steps: u64,
-        /// How many may be.
+        /// The limit.
         most: u64,
     },
-    /// Blocks of threads wait for each other without end: a schedule that is wrong.
+    /// Blocks of threads deadlock: the schedule is wrong.
     #[error("{blocks} blocks of threads wait without end")]
     Stuck {
         /// How many.
@@ -85,12 +87,12 @@ pub enum NoTimeline {
     },
 }
 
-/// What a block of threads does at a time.
+/// The activity of a block of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doing {
-    /// It works on a tile; where its steps are told apart ([`Detail::Steps`]), before the first or after the last of them.
+    /// It works on a tile; with [`Detail::Steps`], before the first or after the last step.
     Tile {
-        /// Of which head, of all batch entries. Backward it is a head of k, and shares of one count each.
+        /// Of which head, of all batch entries. Backward it is a head of k, and each head split of one counts.
         head: u32,
         /// Which tile: of queries forward, of keys backward and in flash1.
         tile: u32,
@@ -108,7 +110,7 @@ pub enum Doing {
     Wait,
 }
 
-/// How finely a timeline tells what is done.
+/// The resolution of a timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
     /// A stretch for a tile, as long as it does not wait.
@@ -124,11 +126,11 @@ pub struct Stretch {
     pub from: u64,
     /// When it ends.
     pub until: u64,
-    /// What is done.
+    /// The activity.
     pub doing: Doing,
 }
 
-/// What every place does, from the launch on.
+/// The stretches of every place, from the launch on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeline {
     /// Stretches of the places that have tiles, in the order of time.
@@ -139,7 +141,7 @@ pub struct Timeline {
     pub n_steps: u64,
 }
 
-/// Shares of the time of all places, from 0 to 1.
+/// Idle fractions of the time of all places, from 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Idle {
     /// Beginnings and ends of tiles.
@@ -151,14 +153,14 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// All of them: the share of the time in which no step is made.
+    /// Their sum: the fraction of the time in which no step is made.
     pub fn all(&self) -> f64 {
         self.edges + self.waits + self.without_tile
     }
 }
 
 impl Timeline {
-    /// That of a plan's main kernel on a device.
+    /// The timeline of a plan's main kernel on a device.
     pub fn of_plan(plan: &Plan, device: &DeviceInfo) -> Result<Timeline, NoTimeline> {
         match (plan.pass, plan.algorithm) {
             (Pass::Backward, Algorithm::Flash1) => forward::timeline(plan, device),
@@ -182,12 +184,12 @@ impl Timeline {
         last.map(|stretch| stretch.until).max().unwrap_or(0)
     }
 
-    /// The same in steps, as pictures and texts say it.
+    /// The same in steps, for pictures and texts.
     pub fn end_in_steps(&self) -> String {
         format!("{:.1}", self.end() as f64 / STEP as f64)
     }
 
-    /// How much of the time no step is made.
+    /// The idle fractions of the time.
     pub fn idle(&self) -> Idle {
         let all = (self.end() * u64::from(self.n_places)) as f64;
         if all == 0.0 {
@@ -210,7 +212,7 @@ impl Timeline {
     }
 }
 
-/// What a place has done so far.
+/// The stretches of a place so far.
 #[derive(Clone, Debug, Default)]
 struct Lane {
     stretches: Vec<Stretch>,
@@ -269,7 +271,7 @@ fn main_kernel(plan: &Plan) -> Result<&PlannedLaunch, NoTimeline> {
         .ok_or(NoTimeline::NoTiles(plan.algorithm))
 }
 
-/// Refuses a kernel whose tiles are not known to the plan.
+/// Refuses a kernel whose tiles the plan does not know.
 fn not_on_device(main: &PlannedLaunch) -> Result<(), NoTimeline> {
     let by = |constant, what| match main.spec.has(constant) {
         true => Err(NoTimeline::DecidedOnDevice { what }),
@@ -279,7 +281,7 @@ fn not_on_device(main: &PlannedLaunch) -> Result<(), NoTimeline> {
     by(Constant::BlockMask, "a block mask or the map of a mask")
 }
 
-/// On which sides the kernel's mask ends.
+/// The sides on which the kernel's mask ends.
 fn bounds(main: &PlannedLaunch) -> Bounds {
     let has = |constant| main.spec.has(constant);
     Bounds {

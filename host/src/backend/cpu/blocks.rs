@@ -1,7 +1,7 @@
-//! Block masks: which pieces of the scores are hidden, which the mask decides, which are visible whatever it says.
+//! Block masks: which blocks of the scores are hidden, which ones the mask decides, which are visible.
 //!
-//! Steps of this backend take keys that lie in one block: both sizes of a block are multiples of what a step takes of them. Its rows
-//! may lie in several blocks, and with a map for each head neighbouring rows have other maps.
+//! A step of this backend takes keys of a single block: both sizes of a block are multiples of a step's. Its rows may belong to several blocks, and
+//! with a map for each head neighbouring rows have different maps.
 
 use std::ops::Range;
 
@@ -17,9 +17,9 @@ use crate::problem::Problem;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockMap<'m> {
     bytes: &'m [u8],
-    /// Bytes from one batch entry to the next; 0 where they share one map.
+    /// Bytes from one batch entry to the next; 0 if they share one map.
     batch_stride: usize,
-    /// Bytes from one query head to the next; 0 where they share one map.
+    /// Bytes from one query head to the next; 0 if they share one map.
     head_stride: usize,
     k_blocks: usize,
     block_q: usize,
@@ -42,7 +42,7 @@ enum Piece {
 }
 
 impl<'m> BlockMap<'m> {
-    /// That of a call, if it has one.
+    /// The block mask of a call, if it has one.
     pub(super) fn of(problem: &Problem, operands: &Operands<'m>) -> Option<BlockMap<'m>> {
         let blocks = problem.block_mask()?;
         let [batch, heads, q_blocks, k_blocks] = problem.block_mask_shape()?;
@@ -99,7 +99,7 @@ impl Location<'_> {
         }
     }
 
-    /// Of the keys of one block those that a step of these rows takes: none where all are hidden.
+    /// The keys of one block that a step of these rows takes: none if all are hidden.
     pub(super) fn keys_of_step(&self, rows: &Range<usize>, keys: &Range<usize>) -> Range<usize> {
         let sizes = &self.sequence.sizes;
         let none = keys.start..keys.start;
@@ -117,7 +117,7 @@ impl Location<'_> {
         }
     }
 
-    /// −∞ where a row does not see a key. Rows are in the lanes, and key `keys.start + i` in row `i` of the scores.
+    /// Writes −∞ where a row does not see a key. Rows are in the lanes, and key `keys.start + i` in row `i` of the scores.
     pub(super) fn hide_keys(&self, s: &mut Panel, rows: &Range<usize>, keys: Range<usize>) {
         let sizes = &self.sequence.sizes;
         match self.piece(rows, keys.start) {
@@ -147,8 +147,7 @@ impl Location<'_> {
         }
     }
 
-    /// The first of these rows, with what follows them of the same kind, for a step with the keys of one block; `rows` is left with
-    /// those behind. `None` where all are hidden.
+    /// The first of these rows, with what follows them of the same kind, for a step with the keys of one block; `rows` keeps the rest. `None` if all are hidden.
     pub(super) fn rows_of_step(
         &self,
         rows: &mut Range<usize>,

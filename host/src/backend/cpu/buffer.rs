@@ -26,7 +26,7 @@ impl Aligned {
         Aligned { memory, start, len }
     }
 
-    /// Bytes that so many elements take.
+    /// Bytes of this many elements.
     fn n_bytes(len: usize) -> u64 {
         (len * size_of::<f32>() + ALIGNMENT_BYTES) as u64
     }
@@ -155,7 +155,7 @@ impl Panel {
         self.data.get_mut().fill(0.0);
     }
 
-    /// Puts row `rows.start + i` of the tile into lane `i` of `lanes`; what other lanes hold is of no meaning.
+    /// Puts row `rows.start + i` of the tile into lane `i` of `lanes`; other lanes are undefined.
     pub(super) fn transpose(&mut self, tile: &Tile, rows: Range<usize>, lanes: usize) {
         self.lanes = lanes;
         for (lane, row) in rows.enumerate() {
@@ -170,7 +170,7 @@ impl Panel {
         }
     }
 
-    /// What one lane holds, row after row.
+    /// The values of one lane, row after row.
     pub(super) fn lane(&self, lane: usize) -> impl Iterator<Item = f32> {
         self.data
             .get()

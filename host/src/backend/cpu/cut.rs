@@ -34,12 +34,12 @@ impl Rows {
         self.batch * self.groups * self.per_group()
     }
 
-    /// Which of them the first of a sequence and group is.
+    /// The index of the first row of a sequence and group.
     pub(super) fn first(&self, span: Span, group_idx: usize) -> usize {
         (span.batch_idx * self.groups + group_idx) * self.per_group() + span.first * self.group_size
     }
 
-    /// Cuts out the rows of every sequence that has some; `clear` gets those of none. Sequences are in the order of their rows.
+    /// Cuts out the rows of every sequence that has some; `clear` gets the rows outside every sequence. Sequences are in the order of their rows.
     pub(super) fn cut<'o, R>(
         &self,
         rows: &'o mut [R],
@@ -79,7 +79,7 @@ impl Rows {
         pieces
     }
 
-    /// Where a group's part of lse, in the order (head, position), holds a row.
+    /// The index of a row in a group's part of lse, in the order (head, position).
     pub(super) fn place_in_lse(&self, row: usize) -> usize {
         row % self.group_size * self.seqlen + row / self.group_size
     }

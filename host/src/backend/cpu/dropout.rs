@@ -10,7 +10,7 @@ use crate::error::ProblemError;
 use crate::problem::Problem;
 use crate::problem::philox::Dropper;
 
-/// Which weights a call drops, if it drops some.
+/// Which weights a call drops, if it has dropout.
 pub(super) fn of(problem: &Problem, operands: &Operands) -> Result<Option<Dropper>, ProblemError> {
     let Some(dropout) = problem.dropout() else {
         return Ok(None);
@@ -52,7 +52,7 @@ pub(super) fn clear(
     }
 }
 
-/// 1 / the share of weights that is kept: 1 where none is dropped.
+/// 1 / the probability of being kept: 1 without dropout.
 pub(super) fn inverse_keep(at: &Location) -> f32 {
     at.dropper.map_or(1.0, |dropper| dropper.inverse_keep())
 }

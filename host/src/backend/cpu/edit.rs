@@ -1,7 +1,7 @@
 //! Panels of scores that an expression edits, pair by pair.
 //!
-//! Panels hold q · k. Behind it they hold the new scores, times softmax_scale already, and −∞ where an expression hides the key. A mask alone
-//! changes no other score, so that none is rounded twice. The problem's own mask comes later: its −∞ would not stay.
+//! Panels hold q · k. After the edit they hold the new scores, already times softmax_scale, and −∞ where an expression hides the key. A mask
+//! expression alone changes no other score, so that none is rounded twice. The problem's own mask comes later: its −∞ would not stay.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ use crate::error::{ProblemError, ScoreError};
 use crate::problem::Problem;
 use crate::tensor::Memory;
 
-/// What all threads know of the expressions of a call.
+/// The expressions of a call, shared by all threads.
 #[derive(Debug)]
 pub(super) struct Edits<'m> {
     edit: &'static Edit,
@@ -30,7 +30,7 @@ pub(super) struct Edits<'m> {
     of_tensors: Vec<Option<(&'static Edit, Given<'m>)>>,
 }
 
-/// What a call gives one expression, in the expression's own order.
+/// The inputs of one expression, in the expression's own order.
 #[derive(Debug, Default)]
 struct Given<'m> {
     params: Vec<ParamValue>,
@@ -90,7 +90,7 @@ impl Tensors for HostTensors<'_> {
 }
 
 impl<'m> Edits<'m> {
-    /// Those of a call, if the problem has any.
+    /// The expressions of a call, if the problem has any.
     pub(super) fn of(
         problem: &Problem,
         operands: &Operands<'m>,
@@ -174,7 +174,7 @@ impl<'m> Edits<'m> {
         }
     }
 
-    /// What one thread evaluates them with.
+    /// One thread's state for evaluating them.
     pub(super) fn editor(&self) -> Editor<'_> {
         Editor {
             score: evaluator(&self.edit.score, &self.score),
@@ -213,7 +213,7 @@ fn host_tensor<'m>(
     })
 }
 
-/// What lies in the lanes of a panel of scores; the other side is in its rows.
+/// The side of the scores that is in the lanes of a panel; the other side is in its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lanes {
     Queries,

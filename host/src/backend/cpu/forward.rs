@@ -17,8 +17,7 @@ use super::sizes::{Location, Sizes};
 use super::softmax::OnlineSoftmax;
 use crate::dtype::{Element, Widen};
 
-/// Keys of a block: what a panel of scores, 16 kB with 32 lanes, and the block's k and v leave room for in the caches
-/// nearest to the core.
+/// Keys of a block: as many as fit the caches nearest to the core, with a panel of scores (16 kB with 32 lanes) and the block's k and v.
 const BLOCK_K: usize = 128;
 
 /// Panels of a task at most: enough that widening k and v costs little, few enough that q and o stay in the second
@@ -34,7 +33,7 @@ pub(super) struct Inputs<'a, T, K> {
     pub(super) sinks: Option<&'a [f32]>,
 }
 
-/// A run of rows of one group, and where its results go.
+/// A run of rows of one group, and its outputs.
 struct Task<'a, 'o, 's, T> {
     at: Location<'s>,
     first_row: usize,
@@ -84,7 +83,7 @@ fn panels_per_task(machine: Machine, sizes: &Sizes, n_sequences: usize) -> usize
     Sizes::panels_per_task(n_sequences * sizes.heads_k * per_group, MAX_PANELS)
 }
 
-/// Bytes that one thread works in.
+/// Bytes of one thread's working memory.
 pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes, n_sequences: usize) -> u64 {
     let (depth, depth_v) = (sizes.head_dim, sizes.head_dim_v);
     let lanes = machine.wide_lanes();
@@ -98,7 +97,7 @@ pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes, n_sequences: usi
         + panels_per_task(machine, sizes, n_sequences) as u64 * panel
 }
 
-/// What one thread works in.
+/// One thread's working memory.
 struct Workspace<'e> {
     machine: Machine,
     editor: Option<Editor<'e>>,

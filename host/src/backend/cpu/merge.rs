@@ -93,7 +93,7 @@ impl<'a, T: Element> Parts<'a, T> {
     }
 }
 
-/// A run of rows, and where their results go.
+/// A run of rows, and their outputs.
 struct Task<'o, 'a, T> {
     first_row: usize,
     o: &'o mut [&'a mut [T]],
@@ -115,7 +115,7 @@ impl<T: Element> Task<'_, '_, T> {
     }
 }
 
-/// What the two parts weigh in a row, exp(L_i − L), and the L of both.
+/// The weights of the two parts in a row, exp(L_i − L), and the merged L.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Merged {
     pub(super) weights: [f32; 2],
@@ -144,7 +144,7 @@ impl Merged {
         }
     }
 
-    /// `o ← w_1 O_1 + w_2 O_2`. The row of a part that weighs nothing is not read.
+    /// `o ← w_1 O_1 + w_2 O_2`. The row of a part whose weight is 0 is not read.
     fn write<T: Element>(&self, parts: [&[T]; 2], scratch: &mut [Vec<f32>; 2], o: &mut [T]) {
         let [sum, other] = scratch;
         // A number to which another can be added without a change, unless it is all there is.

@@ -1,4 +1,4 @@
-//! The product's path on a machine without a GPU: exact attention, tiled, with the online softmax, on all cores.
+//! The CPU backend: exact attention, tiled, with the online softmax, on all cores.
 //!
 //! | file | what it is |
 //! |---|---|
@@ -213,14 +213,14 @@ fn tensor_gradient<'a>(
     })
 }
 
-/// Bytes that gradients of tensors take beside [`extra_bytes`], with the threads there are: their sums, and what each thread works in.
+/// Bytes that gradients of tensors take in addition to [`extra_bytes`], with the current number of threads: their sums, and each thread's working memory.
 pub(crate) fn tensor_gradient_bytes(problem: &Problem) -> u64 {
     let per_thread = tensors::bytes_per_thread(Machine::detect(), &Sizes::of(problem));
     per_thread.saturating_mul(pool::n_threads() as u64)
 }
 
-/// Bytes that a pass takes beside inputs and outputs, with the threads there are: a reference to each row that it
-/// writes, statistics of each row, and what each thread works in. Linear in the sequence length.
+/// Bytes that a pass takes in addition to inputs and outputs, with the current number of threads: a reference to each row that it writes, statistics
+/// of each row, and each thread's working memory. Linear in the sequence length.
 pub(crate) fn extra_bytes(problem: &Problem, pass: Pass) -> u64 {
     let (machine, sizes) = (Machine::detect(), Sizes::of(problem));
     let (n_threads, reference) = (pool::n_threads() as u64, size_of::<&mut [f32]>() as u64);
@@ -244,7 +244,7 @@ pub(crate) fn extra_bytes(problem: &Problem, pass: Pass) -> u64 {
     rows_bytes.saturating_add(n_threads * per_thread)
 }
 
-/// The product, or the largest number where it is larger.
+/// The product, which saturates.
 fn product(factors: &[usize]) -> u64 {
     factors.iter().fold(1, |product: u64, &factor| {
         product.saturating_mul(factor as u64)
@@ -269,7 +269,7 @@ fn view<'a, T: Scalar + Widen>(
     }
 }
 
-/// A vector to read, where there is one.
+/// A vector to read, if there is one.
 fn vector<'a, T: Scalar>(operands: &mut Operands<'a>, argument: Argument) -> Option<&'a [T]> {
     match operands.take(argument) {
         Some(Operand::Vector(vector)) => vector.host(),
@@ -277,7 +277,7 @@ fn vector<'a, T: Scalar>(operands: &mut Operands<'a>, argument: Argument) -> Opt
     }
 }
 
-/// What the queries of each head are multiplied by, and their gradients: what is a factor of a head's scores.
+/// The factor of each head's queries and their gradients: the factor of its scores.
 fn query_factors<'a>(operands: &mut Operands<'a>) -> Option<&'a [f32]> {
     vector(operands, Argument::HeadScale)
 }

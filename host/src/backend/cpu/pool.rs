@@ -1,7 +1,7 @@
-//! The threads that work is divided among, in a forked process, too.
+//! The threads that work is divided among, also in a forked process.
 //!
 //! Normally these are rayon's own: its global pool, or the pool of whoever calls from one of its threads. A forked child inherits the
-//! pool's memory and none of its threads: whoever gave it work there would wait for ever. Python's `multiprocessing` and the workers of PyTorch's
+//! pool's memory and none of its threads: work given to it there would never finish. Python's `multiprocessing` and the workers of PyTorch's
 //! `DataLoader` are such children. So the process that first asks owns the global pool, and another one makes a pool of its own.
 //!
 //! Nothing here waits for a lock that a thread of the parent may have held when it forked. The pools of a process's ancestors are kept: they
@@ -18,22 +18,22 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 /// The process whose threads rayon's global pool has; 0 before it is first asked.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// How many threads the global pool has; 0 as long as nobody knows, which rayon takes for its default.
+/// How many threads the global pool has; 0 while unknown, which rayon takes as its default.
 static N_THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// The pool of the first forked process that asked; behind it that of its child, and so on.
+/// The pool of the first forked process that asked; then that of its child, and so on.
 static FORKED: OnceLock<Box<Forked>> = OnceLock::new();
 
 /// The pool of a forked process.
 struct Forked {
     process: u32,
-    /// `None` where the system gives no threads.
+    /// `None` if the system gives no threads.
     pool: Option<ThreadPool>,
-    /// Of a process that was forked from this one.
+    /// The pool of a process that was forked from this one.
     next: OnceLock<Box<Forked>>,
 }
 
-/// Does work, with threads for it that are there.
+/// Runs work in a pool whose threads exist in this process.
 pub(crate) fn install<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     match Threads::of_this_process() {
         Threads::Rayons => work(),
@@ -47,7 +47,7 @@ pub(crate) fn install<R: Send>(work: impl FnOnce() -> R + Send) -> R {
     }
 }
 
-/// Does tasks, each in what its thread works in. A single one is done here: little work takes less time than it takes to wake a thread.
+/// Runs tasks, each in its thread's working memory. A single task runs in the calling thread: waking another takes longer than little work does.
 pub(super) fn each<T: Send, W>(
     tasks: &mut [T],
     workspace: impl Fn() -> W + Sync + Send,

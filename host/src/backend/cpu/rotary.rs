@@ -26,14 +26,13 @@ pub(crate) struct Turn<'a> {
     pub(crate) sin: &'a [f32],
     /// Pairs of a row.
     pub(crate) n_pairs: usize,
-    /// Which elements form them.
+    /// The elements that form pairs.
     pub(crate) pairs: Pairs,
-    /// Which way they are rotated.
+    /// The direction of the rotation.
     pub(crate) direction: Direction,
 }
 
-/// Turns the rows of x into y: tensors of the host, of one shape and type, with as many elements in a row as form pairs. The tables have
-/// the positions.
+/// Rotates the rows of x into y: tensors on the host, of one shape and type, whose rows have the elements that form pairs. The tables have the positions.
 pub(crate) fn turn(
     turn: Turn,
     positions: Positions,
@@ -76,7 +75,7 @@ fn turn_typed<T: Element>(
     write(lines, head_dim, Some(x), y, Some(turn)).ok_or(overlapping)
 }
 
-/// Turns the rows of a tensor, or those of its output in place. The arguments have passed [`crate::validate`] for this problem and lie on
+/// Rotates the rows of a tensor, or those of its output in place. The arguments have passed [`crate::validate`] for this problem and lie on
 /// the host; an error says which one has not or does not.
 pub(crate) fn rotate(
     problem: &RotateProblem,
@@ -109,7 +108,7 @@ fn rotate_typed<T: Element>(
     )
 }
 
-/// Appends rows to a cache, and turns them and the queries, if they are to be rotated. The arguments have passed [`crate::validate`] for this
+/// Appends rows to a cache, and rotates them and the queries, if asked to. The arguments have passed [`crate::validate`] for this
 /// problem and lie on the host; an error says which one has not or does not.
 pub(crate) fn append(problem: &AppendProblem, operands: &mut Operands) -> Result<(), Error> {
     on_host(check_append(problem, operands.describe())?.location())?;
@@ -203,7 +202,7 @@ fn input<'a, T: Element>(
     }
 }
 
-/// The rows of sequences rotated, in place where there is no input.
+/// The rows of sequences rotated, in place without an input.
 fn turn_rows<T: Element>(
     [from, to]: [Argument; 2],
     spans: &[NewSpan],
@@ -231,7 +230,7 @@ fn turn_rows<T: Element>(
     })
 }
 
-/// The rows of sequences written behind those that a cache has, rotated if they are to be.
+/// The rows of sequences written after those that a cache has, rotated if asked to.
 fn append_rows<T: Element>(
     [from, to]: [Argument; 2],
     spans: &[NewSpan],
@@ -285,7 +284,7 @@ fn place(layout: &Layout, batch_idx: usize, head: usize, row: usize) -> usize {
     batch_idx * layout.batch_stride + row * layout.row_stride + head * layout.head_stride
 }
 
-/// Where a row of a cache begins: the one place that knows where a sequence's rows lie.
+/// Where a row of a cache begins: the one function that knows where a sequence's rows are.
 fn place_in_cache(
     layout: &Layout,
     pages: Option<Paged>,
@@ -301,7 +300,7 @@ fn place_in_cache(
     place(layout, page, head, row % paged.page_size())
 }
 
-/// Writes lines, in place where nothing is read elsewhere. `None` where they overlap or reach beyond the memory.
+/// Writes lines, in place if there is no input. `None` if they overlap or exceed the memory.
 fn write<T: Element>(
     mut lines: Vec<Line>,
     head_dim: usize,

@@ -8,18 +8,18 @@ use crate::lengths::{Paged, Span};
 use crate::problem::Fp8Kv;
 use crate::tensor::Layout;
 
-/// A tensor to read, in the memory of the host.
+/// A tensor to read, in host memory.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a, T> {
     data: &'a [T],
     layout: Layout,
     pages: Option<Paged<'a>>,
     scales: Option<Scales<'a>>,
-    /// What the rows of each head are multiplied by.
+    /// The factor of the rows of each head.
     factors: Option<&'a [f32]>,
 }
 
-/// What elements stand for, where they have scales: themselves times these.
+/// The scales of elements, if they have some: values are elements times scales.
 #[derive(Clone, Copy)]
 pub(super) struct Scales<'a> {
     /// `[batch or pages, heads]`.
@@ -28,8 +28,8 @@ pub(super) struct Scales<'a> {
 }
 
 /// The rows that meet one key and value head, in the order (position, head within the group): those of one head for k
-/// and v, those of every query head of the group for q and o. So a position's heads are neighbours, and what a row sees
-/// never shrinks from one row to the next.
+/// and v, those of every query head of the group for q and o. So the heads of a position are adjacent, and the range of keys that a row sees never
+/// shrinks from one row to the next.
 #[derive(Clone, Copy)]
 pub(super) struct HeadRows<'a, T> {
     data: &'a [T],
@@ -93,12 +93,12 @@ impl<'a, T: Widen> View<'a, T> {
         View { layout, ..self }
     }
 
-    /// The same of a pool of pages. Sequences are those of the table, whose entries have been checked.
+    /// The same for a pool of pages. Sequences are those of the table, whose entries have been checked.
     pub(super) fn in_pages(self, pages: Option<Paged<'a>>) -> View<'a, T> {
         View { pages, ..self }
     }
 
-    /// The same of elements that have scales.
+    /// The same for elements with scales.
     pub(super) fn scaled(self, scales: Option<Scales<'a>>) -> View<'a, T> {
         View { scales, ..self }
     }
@@ -151,7 +151,7 @@ impl<'a, T: Widen> View<'a, T> {
 }
 
 impl<'a, T: Widen> HeadRows<'a, T> {
-    /// One row, as it lies in memory.
+    /// One row, as it is in memory.
     pub(super) fn row(&self, row: usize) -> &'a [T] {
         let (position, in_group) = (row / self.group_size, row % self.group_size);
         let of_position = match self.pages {
@@ -187,7 +187,7 @@ impl<'a, T: Widen> HeadRows<'a, T> {
         }
     }
 
-    /// What elements of a row are to be multiplied by.
+    /// The factor of the elements of a row.
     pub(super) fn scale(&self, row: usize) -> Option<f32> {
         match (self.scales, self.pages) {
             (RowScales::None, _) | (RowScales::OfPages(..), None) => None,
@@ -202,7 +202,7 @@ impl<'a, T: Widen> HeadRows<'a, T> {
 }
 
 /// The rows of a tensor to write, each one a slice of its own, in the order (batch entry, group, position, head within
-/// the group). `None` when the rows overlap or reach beyond the data.
+/// the group). `None` if the rows overlap or exceed the data.
 ///
 /// Takes 16 bytes per row, and lets threads write strided rows without sharing anything.
 pub(super) fn rows_mut<T>(

@@ -1,4 +1,4 @@
-//! The sequences of a problem: of the lengths that it has, or of those that the call gives.
+//! The sequences of a problem: with the problem's lengths, or with those that the call gives.
 
 use super::blocks::BlockMap;
 use super::cut::{Piece, Rows};
@@ -20,7 +20,7 @@ pub(super) struct Sequences<'m> {
     dropper: Option<Dropper>,
     spans_q: Vec<Span>,
     spans_k: Vec<Span>,
-    /// Sizes of the longest.
+    /// Sizes of the longest sequence.
     pub(super) longest: Sizes,
     /// Rows of q, o and lse.
     pub(super) rows_q: Rows,
@@ -29,7 +29,7 @@ pub(super) struct Sequences<'m> {
 }
 
 impl<'m> Sequences<'m> {
-    /// By the lengths that were given; an error says which contradict each other.
+    /// From the lengths that were given; an error says which contradict each other.
     pub(super) fn new(
         problem: &Problem,
         operands: &Operands<'m>,
@@ -68,7 +68,7 @@ impl<'m> Sequences<'m> {
         self.sequences.len()
     }
 
-    /// What one thread edits scores with, if an expression does.
+    /// One thread's editor of scores, if the problem has expressions.
     pub(super) fn editor(&self) -> Option<Editor<'_>> {
         self.edits.as_ref().map(Edits::editor)
     }
@@ -117,7 +117,7 @@ impl<'m> Sequences<'m> {
         }
     }
 
-    /// Rows of q, o or lse: those of each sequence and group. `clear` gets those of none.
+    /// Rows of q, o or lse: those of each sequence and group. `clear` gets the rows outside every sequence.
     pub(super) fn cut_q<'o, R>(
         &self,
         rows: &'o mut [R],
@@ -126,7 +126,7 @@ impl<'m> Sequences<'m> {
         self.rows_q.cut(rows, &self.spans_q, clear)
     }
 
-    /// Rows of k or v: those of each sequence and head. `clear` gets those of none.
+    /// Rows of k or v: those of each sequence and head. `clear` gets the rows outside every sequence.
     pub(super) fn cut_k<'o, R>(
         &self,
         rows: &'o mut [R],

@@ -16,17 +16,17 @@ pub(super) struct Sizes {
     pub(super) head_dim: usize,
     pub(super) head_dim_v: usize,
     pub(super) softmax_scale: f32,
-    /// What scores are to be multiplied by where their exponentials are taken: 1 where an expression has taken their place.
+    /// The factor of scores in their exponentials: 1 if an expression has replaced them.
     pub(super) exponent_scale: f32,
     /// Whether the gradients of scores are to be multiplied by the derivative of an expression.
     pub(super) has_derivative: bool,
-    /// How many keys a query sees to the left and to the right of its own place; `None`: all.
+    /// How many keys a query sees before and after its own position; `None`: all.
     window: (Option<usize>, Option<usize>),
-    /// How many keys, the first ones, every query sees.
+    /// How many of the first keys every query sees.
     prefix: usize,
 }
 
-/// One sequence: where its rows lie, and its sizes.
+/// One sequence: its rows, and its sizes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sequence {
     pub(super) q: Span,
@@ -45,12 +45,12 @@ pub(super) struct Location<'s> {
     pub(super) first_head: usize,
     /// The block mask's map, if there is one.
     pub(super) blocks: Option<BlockMap<'s>>,
-    /// Which weights are dropped, if some are.
+    /// Which weights are dropped, if there is dropout.
     pub(super) dropper: Option<Dropper>,
 }
 
 impl Sizes {
-    /// Of the longest sequence of this problem.
+    /// The sizes of the longest sequence of this problem.
     pub(super) fn of(problem: &Problem) -> Sizes {
         Sizes {
             heads_k: problem.heads_k(),

@@ -12,8 +12,7 @@ use super::merge::Merged;
 pub(super) struct OnlineSoftmax {
     /// `softmax_scale · log₂ e`: exponentials are computed to base 2.
     scale_log2: f32,
-    /// One row each: the largest score so far, unscaled; the sum of exponentials so far; the latest factor by which
-    /// what was summed up to then shrank.
+    /// One row each: the largest score so far, unscaled; the sum of exponentials so far; the latest factor by which the earlier sums shrank.
     m: Panel,
     l: Panel,
     alpha: Panel,
@@ -46,7 +45,7 @@ impl OnlineSoftmax {
         self.l.row_mut(0).fill(0.0);
     }
 
-    /// Takes in `n_rows` rows of scores, −∞ where masked: m, l; S ← P. Returns α, by which O must shrink.
+    /// Adds `n_rows` rows of scores, −∞ where masked: m, l; S ← P. Returns α, by which O must shrink.
     pub(super) fn update(&mut self, machine: &Machine, s: &mut Panel, n_rows: usize) -> &[f32] {
         let lanes = s.lanes();
         machine.run(Update {

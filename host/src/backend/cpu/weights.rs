@@ -1,7 +1,7 @@
 //! Chosen rows of the weights of one head: their scores, block of keys by block, then the softmax of each row at once.
 //!
-//! The result holds the scores until they are weights, so beside it a thread works in a block of keys and a panel of rows. Rows are tasks
-//! of their own; what a row gives does not depend on which others are asked for.
+//! The result holds the scores until they are weights, so a thread's only other memory is a block of keys and a panel of rows. Each row is a task;
+//! its result does not depend on which other rows are asked for.
 
 use std::ops::Range;
 
@@ -28,8 +28,7 @@ use crate::terms::WeightsOf;
 /// Keys of a block.
 const BLOCK_K: usize = 128;
 
-/// Writes the rows, each of `seqlen_k` of the problem, and says how many keys the sequence has. Vectors lie on the host; q and k may lie on a
-/// device.
+/// Writes the rows, each of `seqlen_k` of the problem, and says how many keys the sequence has. Vectors are on the host; q and k may be on a device.
 pub(crate) fn run(
     problem: &Problem,
     operands: &mut Operands,
@@ -122,7 +121,7 @@ fn tensor<'a>(operands: &mut Operands<'a>, argument: Argument) -> Result<Tensor<
     }
 }
 
-/// How a tensor lies: its pages and its scales, where it has some.
+/// The pages and the scales of a tensor, if it has some.
 #[derive(Clone, Copy)]
 struct Stored<'a> {
     pages: Option<Paged<'a>>,
@@ -220,7 +219,7 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// What the weights are computed of.
+/// The inputs of the weights.
 struct Inputs<'a, T, K> {
     /// The queries that are asked for.
     q: HeadRows<'a, T>,

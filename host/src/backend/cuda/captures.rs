@@ -1,11 +1,10 @@
-//! The captures of a device's streams that are open: nobody waits for the device meanwhile, which would spoil them.
+//! The open captures of a device's streams: while one is open nothing waits for the device, which would invalidate the capture.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-/// How long other threads' captures are waited for. A capture records calls and runs none, so it is over by then, unless it waits for the
-/// thread that waits for it.
+/// How long to wait for other threads' captures. A capture records calls and runs none, so it is over by then, unless it waits for the thread that waits for it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The threads that capture, once for each capture.
@@ -15,7 +14,7 @@ pub(super) struct Captures {
     ended: Condvar,
 }
 
-/// While it lives no capture begins.
+/// While this guard lives no capture begins.
 pub(super) struct Held<'a>(MutexGuard<'a, Vec<ThreadId>>);
 
 impl Held<'_> {
@@ -58,8 +57,7 @@ impl Captures {
         Held(self.open.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The same when those of other threads have ended. This thread's own are not waited for, nor any for longer than two seconds: what
-    /// follows is then up to the driver.
+    /// The same, after the captures of other threads have ended. It does not wait for this thread's own, nor longer than two seconds: the driver then decides.
     pub(super) fn hold_without_others(&self) -> Held<'_> {
         let own = thread::current().id();
         let others = |open: &mut Vec<ThreadId>| open.iter().any(|&id| id != own);

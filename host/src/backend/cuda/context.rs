@@ -64,7 +64,7 @@ impl Drop for PrimaryContext {
     }
 }
 
-/// A context is current in this thread until this is dropped; then the thread is as before.
+/// Keeps a context current in this thread; when it is dropped, the thread is as before.
 #[must_use]
 pub(super) struct Current {
     pushed: Pushed,
@@ -72,7 +72,7 @@ pub(super) struct Current {
     _stays: std::marker::PhantomData<*const ()>,
 }
 
-/// Whether a guard has something to take away.
+/// Whether the guard has a context to pop.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pushed {
     Yes,

@@ -1,4 +1,4 @@
-//! A CUDA device, opened: its context, what it can do, its kernels.
+//! An open CUDA device: its context, its limits, its kernels.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,10 +24,10 @@ use crate::plan::{DeviceInfo, Thresholds};
 /// The devices that are open in this process, so that each is opened, and each kernel compiled, once.
 static OPEN: Mutex<Vec<Weak<CudaDevice>>> = Mutex::new(Vec::new());
 
-/// A CUDA device, opened. Buffers, streams and events keep it open.
+/// An open CUDA device. Buffers, streams and events keep it open.
 pub struct CudaDevice {
     kernels: Kernels,
-    /// Memory that nobody holds and that work may still use.
+    /// Memory without an owner that work may still use.
     retired: Mutex<Vec<Bytes>>,
     captures: Captures,
     tensor_maps: TensorMaps,
@@ -48,7 +48,7 @@ pub struct MemoryInfo {
 }
 
 impl CudaDevice {
-    /// How many devices the driver shows.
+    /// How many devices the driver reports.
     pub fn count() -> Result<u32, DriverError> {
         extra::device::count().map_err(DriverError::from)
     }
@@ -68,12 +68,12 @@ impl CudaDevice {
         )
     }
 
-    /// A device through a context that another library has made, primary or not; the same object while any handle to it lives. What is
-    /// made with it, and the kernels that it loads, belong to the context.
+    /// A device through a context that another library has made, primary or not; the same object while any handle to it lives. Everything made with
+    /// it, and the kernels that it loads, belong to the context.
     ///
     /// # Safety
-    /// The context is alive for as long as the device, and what is made with it: buffers, queues, prepared calls, graphs. Tensors of
-    /// calls lie in memory that this context reaches; that of another context of the same device it does not.
+    /// The context lives as long as the device and everything made with it: buffers, queues, prepared calls, graphs. Tensors of calls are in memory
+    /// that this context can access; it cannot access memory of another context of the same device.
     pub unsafe fn from_context(context: CUcontext) -> Result<Arc<CudaDevice>, DriverError> {
         // Starts the driver.
         let n_devices = CudaDevice::count()?;
@@ -106,7 +106,7 @@ impl CudaDevice {
         unsafe { CudaDevice::from_context(context) }
     }
 
-    /// The open device that `is_it`, or else what `make` gives.
+    /// The open device that `is_it` accepts, or else the result of `make`.
     fn shared(
         is_it: impl Fn(&CudaDevice) -> bool,
         make: impl FnOnce() -> Result<CudaDevice, DriverError>,
@@ -153,12 +153,12 @@ impl CudaDevice {
         })
     }
 
-    /// What planning needs to know of it.
+    /// Its limits, for planning.
     pub fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
-    /// Its place in the driver's list.
+    /// Its index in the driver's list.
     pub fn ordinal(&self) -> u32 {
         self.ordinal
     }
@@ -183,9 +183,9 @@ impl CudaDevice {
         })
     }
 
-    /// Waits until all work on the device is done, and reports what went wrong in it. Captures that other threads have open
-    /// ([`Queue::capture`](super::Queue::capture)) are waited for first, for two seconds at most. While a stream is captured by this thread, or by another library,
-    /// the driver may refuse this and spoil the capture.
+    /// Waits until all work on the device is done, and reports its errors. It first waits, at most two seconds, for captures that other threads have
+    /// open ([`Queue::capture`](super::Queue::capture)). While this thread or another library captures a stream, the driver may refuse this and
+    /// invalidate the capture.
     pub fn synchronize(&self) -> Result<(), DriverError> {
         let _held = self.captures.hold_without_others();
         self.wait()
@@ -207,7 +207,7 @@ impl CudaDevice {
         }
     }
 
-    /// Frees memory when no work can use it any more: now, if the device can be waited for, or else when it next is.
+    /// Frees memory once no work can use it: now, if it is possible to wait for the device, or else at the next wait.
     pub(super) fn retire(&self, memory: Bytes) {
         if memory.n_bytes() > 0 {
             self.retired().push(memory);
@@ -233,28 +233,29 @@ impl CudaDevice {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps compiled kernels in a folder: those that are loaded from now on come from there where an earlier process has left them, and are left
-    /// there where not. A kernel is found again if its text, the device's compute capability and the driver's version of CUDA are the same; what a `ptxas` has put there, if text and
-    /// compute capability are.
+    /// Keeps compiled kernels in a folder. From now on a kernel is loaded from there if an earlier process has stored it, and is stored there if
+    /// not. A kernel is found again if its PTX, the device's compute capability and the driver's version of CUDA are the same; one that a `ptxas`
+    /// compiled, if PTX and compute capability are.
     ///
-    /// Most of flash3's kernels are not put there by the driver: it hands out cubins as relocatable code alone, in which warpgroups cannot share
-    /// registers out. [`CudaDevice::keep_kernels_by`], [`KernelCompiler`](super::KernelCompiler) and `ferroflash kernels compile` put all of them there. The driver has a cache of its own for
+    /// Most of flash3's kernels are not stored if the driver compiles them: it returns cubins only as relocatable code, in which warpgroups cannot reallocate
+    /// registers (`setmaxnreg`). [`CudaDevice::keep_kernels_by`], [`KernelCompiler`](super::KernelCompiler) and `ferroflash kernels compile` store
+    /// all of them. The driver has a cache of its own for
     /// all kernels; the environment variable `CUDA_CACHE_PATH` names its folder.
     ///
-    /// The folder is made where there is none; one that cannot be read or written is an error. A file that is damaged is compiled anew and replaced, and a
-    /// failure to write one fails no call: [`CudaDevice::kernel_cache_use`] counts them. Nothing is ever removed; files may be deleted at any time. What lies
-    /// in the folder runs on the device: it should be as safe from others as the program is.
+    /// The folder is created if it does not exist; one that cannot be read or written is an error. A damaged file is compiled again and replaced,
+    /// and a failure to write a file fails no call: [`CudaDevice::kernel_cache_use`] counts them. Nothing is ever removed; files may be deleted at
+    /// any time. The code in the folder runs on the device: protect it as well as the program itself.
     ///
-    /// A device is one for the whole process, and so is its folder: a second one takes the place of the first.
+    /// A device is shared by the whole process, and so is its folder: a second folder replaces the first.
     pub fn keep_kernels_in(&self, folder: impl AsRef<Path>) -> Result<(), DriverError> {
         self.kernels
             .use_cache(KernelCache::open(folder.as_ref(), None)?);
         Ok(())
     }
 
-    /// [`CudaDevice::keep_kernels_in`], with kernels that are not there yet compiled by this `ptxas`, flash3's too. A kernel is found again if this version of it has compiled
-    /// it. What it does not compile, and what the driver does not take of it, as where it is of a newer release of CUDA than the driver, is compiled by
-    /// the driver: [`CudaDevice::kernel_cache_use`] counts that and says why.
+    /// [`CudaDevice::keep_kernels_in`], but this `ptxas` compiles kernels that are not there yet, including flash3's. A kernel is found again if the
+    /// same version of `ptxas` has compiled it. The driver compiles what `ptxas` does not, and kernels that it does not accept from `ptxas`, for
+    /// instance if that is of a newer release of CUDA than the driver: [`CudaDevice::kernel_cache_use`] counts them and says why.
     pub fn keep_kernels_by(
         &self,
         ptxas: Ptxas,
@@ -265,13 +266,13 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// The folder of [`CudaDevice::keep_kernels_in`], whole, if there is one.
+    /// The full path of the folder of [`CudaDevice::keep_kernels_in`], if there is one.
     pub fn kernel_cache(&self) -> Option<PathBuf> {
         let cache = self.kernels.cache()?;
         Some(cache.folder().to_owned())
     }
 
-    /// What has come of it so far; nothing where there is none.
+    /// Statistics of this folder so far; `None` without one.
     pub fn kernel_cache_use(&self) -> KernelCacheUse {
         let cache = self.kernels.cache();
         cache.map_or_else(KernelCacheUse::default, |cache| cache.so_far().clone())
@@ -286,7 +287,7 @@ impl CudaDevice {
         self.edited_kernel(variant, spec, None)
     }
 
-    /// The same with an expression in its text, where there is one: it edits the scores.
+    /// The same with an optional expression that edits the scores.
     pub fn edited_kernel(
         &self,
         variant: &'static Variant,

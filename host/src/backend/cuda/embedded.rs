@@ -28,7 +28,7 @@ pub fn origin_of_kernels() -> &'static str {
     }
 }
 
-/// Whether modules stand in for the embedded ones.
+/// Whether stand-in modules replace the embedded ones.
 static STAND_INS: AtomicBool = AtomicBool::new(false);
 
 /// From now on every kernel of this process is an entry without instructions, whatever was embedded: for tests above a
@@ -47,7 +47,7 @@ pub fn missing_kernels() -> Option<&'static str> {
     NO_MODULES.filter(|_| !stand_ins_are_used())
 }
 
-/// A module of an entry that does nothing but name the constants of its kind.
+/// A module with an empty entry that only names the constants of its kind.
 fn stand_in(name: &str, arch: Arch) -> Option<CString> {
     let constants = by_name(name).map_or(Spec::PLAIN, |variant| variant.capabilities());
     let named: String = constants
@@ -78,8 +78,7 @@ pub(super) fn ptx(name: &'static str, arch: Arch) -> Result<CString, DriverError
     text(deflated).ok_or(DriverError::CorruptKernel { kernel: name })
 }
 
-/// The oldest CUDA whose driver takes embedded kernels: those of the oldest architecture, which come first. `None` where
-/// there are none.
+/// The oldest CUDA whose driver takes embedded kernels: those of the oldest architecture, which come first. `None` without kernels.
 pub fn needed_cuda() -> Option<Version> {
     if stand_ins_are_used() {
         return needed_by(&stand_in(VARIANTS.first()?.name, Arch::Sm80)?);
@@ -88,7 +87,7 @@ pub fn needed_cuda() -> Option<Version> {
     needed_by(&text(deflated)?)
 }
 
-/// The text behind a deflated module.
+/// The text of a deflated module.
 fn text(deflated: &[u8]) -> Option<CString> {
     let text = miniz_oxide::inflate::decompress_to_vec(deflated).ok()?;
     CString::new(text).ok()

@@ -22,7 +22,7 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// A new event of a device, nowhere yet.
+    /// A new event of a device, not yet recorded.
     pub fn new(device: &Arc<CudaDevice>) -> Result<Event, DriverError> {
         let _current = device.enter()?;
         // SAFETY: the device's context is current; the event is destroyed when this is dropped.
@@ -33,7 +33,7 @@ impl Event {
         })
     }
 
-    /// Puts it behind the work that is on a stream now.
+    /// Records it after the work that is on a stream now.
     pub fn record<'a>(&self, stream: impl Into<StreamRef<'a>>) -> Result<(), DriverError> {
         let stream = stream.into().usable()?;
         let _current = self.device.enter()?;

@@ -1,4 +1,4 @@
-//! Graphs: calls captured from a queue once, launched by one call of the driver as often as wanted.
+//! Graphs: calls captured from a queue once, launched with one driver call as often as wanted.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::tensor::Share;
 
 /// The calls that were captured from a queue, with the addresses that they were given.
 ///
-/// It holds the queue's workspace as it was, and the memory of every [`DeviceBuffer`](super::DeviceBuffer) among the
-/// arguments: they stay allocated when the buffers are dropped. Memory of another library is kept by whoever promised so
-/// ([`slice_from_raw`](super::memory::slice_from_raw)).
+/// It keeps the queue's workspace of that time, and the memory of every [`DeviceBuffer`](super::DeviceBuffer) among the arguments: they stay
+/// allocated when the buffers are dropped. Memory of another library must be kept alive by the caller, as the contract of
+/// [`slice_from_raw`](super::memory::slice_from_raw) says.
 ///
 /// A graph is launched on the queue that it was captured from and on no other: its workspace belongs to the calls of that
 /// queue, which run one after another.
@@ -41,13 +41,13 @@ impl Drop for Open<'_> {
 }
 
 impl Queue {
-    /// Captures the calls that `work` enqueues on the queue that it is given, this one: they are recorded and do not run. An error
-    /// of `work`, or one of its calls', is returned, and the queue is as before.
+    /// Captures the calls that `work` enqueues on the given queue, which is this one: they are recorded and do not run. If `work` or one of its
+    /// calls fails, the error is returned, and the queue is as before.
     ///
-    /// The workspace cannot grow meanwhile: [`Queue::reserve`] comes first. The driver allows little else in this thread
-    /// until `work` returns: whatever allocates or waits, such as a call that is not prepared, spoils the capture, which is an error
-    /// then ([`DriverError::Capture`]). Buffers that are dropped meanwhile, here or by other threads, are freed when the device is next waited for;
-    /// other threads that wait for the device wait for the capture first.
+    /// The workspace cannot grow meanwhile: [`Queue::reserve`] comes first. The driver allows little else in this thread until `work` returns:
+    /// anything that allocates or waits, such as a call that is not prepared, invalidates the capture, which is then an error
+    /// ([`DriverError::Capture`]). Buffers that this or another thread drops meanwhile are freed at the next wait for the device; other threads that
+    /// wait for the device wait for the capture first.
     pub fn capture(
         &mut self,
         work: impl FnOnce(&mut Queue) -> Result<(), Error>,

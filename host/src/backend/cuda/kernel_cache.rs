@@ -1,15 +1,15 @@
-//! Cubins in a folder: what one process has had compiled, later ones load.
+//! Cubins in a folder: later processes load what one process has had compiled.
 //!
 //! A file lies under the name of its variant, the digest of its text and of the compute capability that it is for, and what compiled it (`source`). It begins with a
-//! header: what it is, the format, the digest of all that (its key), and length and digest of the cubin behind it. A file that is not whole, or not of
-//! this key, is compiled anew and replaced; it is never loaded. Files are written under a temporary name and renamed, so that processes may share a folder.
+//! header: what it is, the format, the digest of all that (its key), and length and digest of the cubin that follows. A file that is damaged, or has
+//! another key, is compiled again and replaced; it is never loaded. Files are written under a temporary name and renamed, so that processes may share a folder.
 //!
-//! Where the program names a `ptxas` ([`Ptxas`]), it makes the cubins, of all kernels. What it does not compile, and what the driver does not load of its cubins, is
-//! compiled by the driver as without it, and counted.
+//! If the program names a `ptxas` ([`Ptxas`]), it compiles all kernels. The driver compiles what `ptxas` does not, and those of its cubins that the
+//! driver does not load; they are counted.
 //!
-//! Without one, cubins come from the driver's linker: of the driver only it hands them out. It compiles every text as relocatable code, in which `ptxas` ignores `setmaxnreg`
-//! ("Miscellaneous Instructions" of the PTX ISA): consumers of flash3 would spill registers that the producer never gives back. Kernels that share registers
-//! out are therefore compiled as without a folder, and left to the driver's own cache, unless a `ptxas` has put them there before.
+//! Without one, cubins come from the driver's linker, the only part of the driver that returns them. It compiles every text as relocatable code, in
+//! which `ptxas` ignores `setmaxnreg` ("Miscellaneous Instructions" of the PTX ISA): consumers of flash3 would spill registers that the producer
+//! never gives back. So kernels with `setmaxnreg` are compiled as without a folder, and left to the driver's own cache, unless a `ptxas` has stored them before.
 
 mod compiler;
 mod file;
@@ -37,7 +37,7 @@ use source::{Key, Source, of_driver};
 
 use crate::error::DriverError;
 
-/// What code is compiled for, and by what.
+/// The target of the code, and its compiler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) compute_capability: (u32, u32),
@@ -49,11 +49,12 @@ pub(super) struct Loaded {
     pub(super) module: CUmodule,
     pub(super) log: JitLog,
     pub(super) origin: Origin,
-    /// The file of its cubin, where `ptxas` has made that.
+    /// The file of its cubin, if `ptxas` has made it.
     pub(super) by_ptxas: Option<PathBuf>,
 }
 
-/// What the driver returns of a cubin that it will never take, as of a newer release of CUDA than its own: `CUDA_ERROR_INVALID_IMAGE`, `_NO_BINARY_FOR_GPU`,
+/// What the driver returns for a cubin that it will never accept, such as one of a newer release of CUDA than its own: `CUDA_ERROR_INVALID_IMAGE`,
+/// `_NO_BINARY_FOR_GPU`,
 /// `_UNSUPPORTED_PTX_VERSION`, `_INVALID_SOURCE`.
 const NEVER: [u32; 4] = [200, 209, 222, 300];
 
@@ -62,13 +63,13 @@ const NEVER: [u32; 4] = [200, 209, 222, 300];
 pub(super) struct KernelCache {
     folder: PathBuf,
     ptxas: Option<Ptxas>,
-    /// Compilers whose cubins the driver does not take.
+    /// Compilers whose cubins the driver does not accept.
     refused: Mutex<BTreeSet<String>>,
     so_far: Mutex<KernelCacheUse>,
 }
 
 impl KernelCache {
-    /// A folder, which is made where there is none. It has to be readable and writable.
+    /// A folder, which is created if it does not exist. It has to be readable and writable.
     pub(super) fn open(folder: &Path, ptxas: Option<Ptxas>) -> Result<KernelCache, DriverError> {
         let failed = |what| {
             move |error: std::io::Error| DriverError::KernelCache {
@@ -99,7 +100,7 @@ impl KernelCache {
         self.ptxas.as_ref()
     }
 
-    /// What has come of it.
+    /// Its statistics.
     pub(super) fn so_far(&self) -> MutexGuard<'_, KernelCacheUse> {
         self.so_far.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -111,8 +112,8 @@ impl KernelCache {
         so_far.last_fault = Some(fault);
     }
 
-    /// Loads a kernel into the current context: the cubin that lies in the folder, or else one that is compiled now and lies there from then on. Without `ptxas`, one that
-    /// shares registers out and is not there comes from the driver alone.
+    /// Loads a kernel into the current context: the cubin in the folder, or else one that is compiled now and stored there. Without `ptxas`, a
+    /// kernel with `setmaxnreg` that is not there is left to the driver.
     ///
     /// # Safety
     /// A context is current, of a device of the target's compute capability.
@@ -165,7 +166,7 @@ impl KernelCache {
         unsafe { self.by_driver(&source, &of_driver(target.driver_version)) }
     }
 
-    /// What `ptxas` makes of a kernel, or has made of it before; nothing where it does not, or the driver does not take that.
+    /// The kernel compiled by `ptxas`, now or earlier; `None` if it does not compile, or the driver does not accept the result.
     ///
     /// # Safety
     /// As for [`KernelCache::load`].
@@ -206,7 +207,7 @@ impl KernelCache {
         }
     }
 
-    /// What the driver makes of a kernel.
+    /// The kernel compiled by the driver.
     ///
     /// # Safety
     /// As for [`KernelCache::load`].
@@ -238,7 +239,7 @@ impl KernelCache {
         })
     }
 
-    /// The kernel of the file of a compiler, loaded, if there is one. What does not serve is counted.
+    /// The kernel of the file of a compiler, loaded, if there is one. A file that cannot be used is counted.
     ///
     /// # Safety
     /// As for [`KernelCache::load`].
@@ -303,7 +304,7 @@ impl KernelCache {
         self.refused().contains(compiler)
     }
 
-    /// Takes no cubin of a `ptxas` any more, if the driver says that it never will.
+    /// Stops using the cubins of a `ptxas`, if the driver says that it will never accept them.
     fn refuse(&self, compiler: &str, error: &LoadError) {
         let never = error
             .source

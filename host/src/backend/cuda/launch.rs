@@ -12,7 +12,7 @@ use crate::plan::{Lies, Planned, PlannedLaunch, give};
 use ferroflash_driver::extra::function::{self, LaunchSize};
 use ferroflash_kernels::params::bind;
 
-/// A plan with its kernels found on a device, so that [`Launches::enqueue`] looks nothing up and allocates nothing.
+/// A plan with its kernels loaded on a device, so that [`Launches::enqueue`] looks nothing up and allocates nothing.
 #[derive(Debug)]
 pub(crate) struct Launches<P> {
     plan: P,
@@ -75,8 +75,8 @@ impl<P: Planned> Launches<P> {
     /// Enqueues the kernels on a stream of the device and returns; the memory at the addresses is in use until they
     /// are done.
     ///
-    /// The caller has checked that each argument of the call lies at its address with the plan's strides, and
-    /// `plan.workspace_layout()` behind the address of the workspace, in memory of this device, its counters 0. Events of `marks` are
+    /// The caller has checked that each argument of the call is at its address with the plan's strides, that the workspace has
+    /// `plan.workspace_layout()`, that all are in memory of this device, and that the counters are 0. Events of `marks` are
     /// recorded between the launches. The device's context is current.
     pub(super) fn enqueue(
         &self,

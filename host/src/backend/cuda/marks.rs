@@ -9,14 +9,13 @@ use super::stream::StreamRef;
 use crate::error::DriverError;
 use crate::plan::Planned;
 
-/// Events that a call puts between its launches.
+/// Events that a call records between its launches.
 pub(super) type Marks = Arc<[Event]>;
 
 impl Queue {
-    /// Puts events between the launches of the next call on this queue: event `i` before launch `i` of its plan, and the one behind the last
-    /// launch after it. So a call of `n` launches takes `n + 1` events, and
-    /// [`Event::elapsed_ms`] of two neighbours is the time of one launch. With fewer events the last launches have none; events that are
-    /// left over are not recorded.
+    /// Records events between the launches of the next call on this queue: event `i` before launch `i` of its plan, and one more after the last
+    /// launch. So a call of `n` launches takes `n + 1` events, and
+    /// [`Event::elapsed_ms`] of two consecutive events is the time of one launch. With fewer events the last launches have none; surplus events are not recorded.
     ///
     /// Only the next call is marked, whether it succeeds or not. An event costs a kernel some of the overlap with the next one's launch, so the sum of
     /// the times is more than an unmarked call takes. Refused while the queue captures; a call that is captured next has no marks.

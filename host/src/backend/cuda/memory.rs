@@ -20,17 +20,17 @@ const OUT_OF_MEMORY: u32 = 2;
 
 /// Elements in the memory of a device.
 ///
-/// Work that is enqueued borrows its arguments only until it is enqueued; the device uses them later. So a buffer may be
-/// dropped at any time: dropping it waits for all work of the device, then frees the memory. Where the device cannot be
-/// waited for, the memory stays allocated until it can; where a [`Graph`](super::Graph) uses it, until that is dropped. What keeps reads and writes in order is the order of a stream or
-/// an [`Event`](super::Event): without one, what is read means nothing, and nothing worse happens.
+/// Work that is enqueued borrows its arguments only until it is enqueued; the device uses them later. So a buffer may be dropped at any time:
+/// dropping it waits for all work of the device, then frees the memory. If it is not possible to wait for the device, the memory stays allocated
+/// until it is; if a [`Graph`](super::Graph) uses it, until the graph is dropped. The order of a stream, or an [`Event`](super::Event), keeps reads
+/// and writes in order: without one, the values read are undefined, and nothing worse happens.
 pub struct DeviceBuffer<T: Scalar> {
     memory: Arc<Memory>,
     n_elems: usize,
     elements: PhantomData<T>,
 }
 
-/// Bytes in the memory of a device, freed when this is dropped, in its context. Nothing is allocated for none.
+/// Bytes in the memory of a device, freed when this is dropped, in its context. Zero bytes allocate nothing.
 pub(super) struct Bytes {
     address: u64,
     n_bytes: usize,
@@ -69,7 +69,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Allocates; what the bytes hold is not said.
+    /// Allocates; the bytes are uninitialised.
     pub(crate) fn new(device: &Arc<CudaDevice>, n_bytes: u64) -> Result<Memory, DriverError> {
         let _current = device.enter()?;
         let out_of_memory = || {
@@ -90,7 +90,7 @@ impl Memory {
         }
     }
 
-    /// Where it lies; 0 when it is empty.
+    /// Its address; 0 if it is empty.
     pub(crate) fn address(&self) -> u64 {
         self.bytes.address
     }
@@ -122,7 +122,7 @@ impl Drop for Memory {
 }
 
 impl<T: Scalar> DeviceBuffer<T> {
-    /// Allocates; what the elements are is not said.
+    /// Allocates; the elements are uninitialised.
     pub fn new(device: &Arc<CudaDevice>, n_elems: usize) -> Result<DeviceBuffer<T>, DriverError> {
         let n_bytes = (n_elems as u64).saturating_mul(size_of::<T>() as u64);
         Ok(DeviceBuffer {
@@ -161,8 +161,8 @@ impl<T: Scalar> DeviceBuffer<T> {
         stream.synchronize(device)
     }
 
-    /// Copies a block of host memory again and again until all elements are written, the last time as much of it as there is room
-    /// for, in the order of a stream; waits for the copies. For more elements than the host has memory for.
+    /// Copies a block of host memory repeatedly until all elements are written, the last time only as much as fits, in the order of a stream; waits
+    /// for the copies. For more elements than the host has memory for.
     pub fn fill_from<'a>(
         &mut self,
         block: &[T],
@@ -206,7 +206,7 @@ impl<T: Scalar> DeviceBuffer<T> {
         stream.synchronize(device)
     }
 
-    /// Copies elements to where others are, `to` the first of them, in the order of a stream; waits for the copy.
+    /// Copies elements over others, from element `to` on, in the order of a stream; waits for the copy.
     ///
     /// # Errors
     /// [`DriverError::CopyWithin`]: the buffer does not have all of them, or they overlap.
@@ -318,8 +318,8 @@ impl<T: Scalar> fmt::Debug for DeviceBuffer<T> {
     }
 }
 
-/// Elements of device memory, copied to the host; none where it holds another type, or has no such elements. Waits for all work of the
-/// device, so that what was enqueued to write them has been done.
+/// Elements of device memory, copied to the host; `None` if it has another type, or does not have these elements. Waits for all work of the device,
+/// so that enqueued writes are done.
 pub(crate) fn elements<T: Scalar>(
     device: &CudaDevice,
     slice: &DeviceSlice,
@@ -350,8 +350,8 @@ pub(crate) fn elements<T: Scalar>(
 /// Device memory of another library, to read from.
 ///
 /// # Safety
-/// `n_elems` elements of `dtype` lie at `address` of the device, for `'a` and for as long as work that was enqueued with the
-/// result runs or a graph that captured such work is launched; and nothing writes them then.
+/// `n_elems` elements of `dtype` are at `address` of the device, for `'a` and for as long as work that was enqueued with the result runs or a graph
+/// that captured such work is launched; and nothing writes them during that time.
 pub unsafe fn slice_from_raw<'a>(
     device: &'a CudaDevice,
     address: u64,
@@ -364,7 +364,7 @@ pub unsafe fn slice_from_raw<'a>(
 /// Device memory of another library, to write to.
 ///
 /// # Safety
-/// As for [`slice_from_raw`]; and nothing else reads or writes the elements then.
+/// As for [`slice_from_raw`]; and nothing else reads or writes the elements during that time.
 pub unsafe fn slice_from_raw_mut<'a>(
     device: &'a CudaDevice,
     address: u64,

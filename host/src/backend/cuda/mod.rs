@@ -1,8 +1,8 @@
-//! The GPU: devices, streams, memory and kernels, over the driver, which is opened when a program first asks for a device.
+//! The GPU: devices, streams, memory and kernels, on top of the driver, which is opened when a program first asks for a device.
 //!
 //! | file | what |
 //! |---|---|
-//! | [`device`] | a device opened: its context, its limits, its kernels |
+//! | [`device`] | an open device: its context, its limits, its kernels |
 //! | `context` | the context that a device works in |
 //! | [`queue`] | a stream with the workspace of the calls on it |
 //! | [`graph`] | calls captured once and launched often |
@@ -11,8 +11,8 @@
 //! | [`module`] | embedded PTX → kernels of one device, compiled when first wanted |
 //! | [`kernel_cache`] | compiled kernels in a folder, for later processes |
 //! | `launch` | the kernels of a plan, enqueued |
-//! | `marks`, `stamps` | events between them, and the records that a profiled kernel has written: for a profile |
-//! | `tensor_map` | what Hopper's copy engine knows of a launch's tensors |
+//! | `marks`, `stamps` | for a profile: events between them, and the records that a profiled kernel has written |
+//! | `tensor_map` | descriptions of a launch's tensors for Hopper's copy engine |
 //! | `probe` | one instruction of the kernels, run alone: for tests |
 //!
 //! Work is enqueued and runs while the host goes on; only the functions that say so wait. A call makes the device's

@@ -28,7 +28,7 @@ pub struct Kernel {
     statistics: Statistics,
 }
 
-/// What the driver's compiler made of a kernel.
+/// Properties of a compiled kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statistics {
     /// Registers of a thread.
@@ -39,9 +39,9 @@ pub struct Statistics {
     pub blocks_per_sm: u32,
     /// How long it took: half a second for a kernel new to the driver, less than a millisecond from its cache.
     pub load_time: Duration,
-    /// Where its code came from.
+    /// The origin of its code.
     pub origin: Origin,
-    /// What the compiler said; nothing where it had nothing to do.
+    /// The compiler's output; empty if nothing was compiled.
     pub log: JitLog,
 }
 
@@ -61,7 +61,7 @@ impl Kernel {
         self.spec
     }
 
-    /// What the driver's compiler made of it.
+    /// Its compiled properties.
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
     }
@@ -75,11 +75,11 @@ impl Kernel {
 /// What a kernel is compiled from: the name of a variant, a spec, and an expression that edits scores.
 type Source = (&'static str, Spec, Option<Kept>);
 
-/// A place for a kernel, which stays empty until a thread has loaded it.
+/// A slot for a kernel, empty until a thread has loaded it.
 #[derive(Default)]
 struct Slot {
     kernel: OnceLock<Arc<Kernel>>,
-    /// Held by the thread that loads. Others that want this kernel wait; those that want another one do not.
+    /// Held by the thread that loads it. Other threads wait for this lock only if they want the same kernel.
     loading: Mutex<()>,
 }
 
@@ -99,7 +99,7 @@ impl Kernels {
         }
     }
 
-    /// Where kernels lie that have been compiled, if anywhere.
+    /// The folder of compiled kernels, if there is one.
     pub(super) fn cache(&self) -> Option<Arc<KernelCache>> {
         let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
         cache.clone()
@@ -137,7 +137,7 @@ impl Kernels {
     }
 
     /// Loads the kernel of a variant with a spec and an expression into the current context; once, whichever thread comes first. Threads that
-    /// want different kernels load them at once. Where it fails, the next one tries again.
+    /// want different kernels load them at once. If it fails, the next thread tries again.
     pub(super) fn load(
         &self,
         variant: &'static Variant,
@@ -233,7 +233,7 @@ fn load(
     }
 }
 
-/// A loaded kernel, ready to be launched; it is unloaded where that fails.
+/// A loaded kernel, ready to be launched; it is unloaded if that fails.
 ///
 /// # Safety
 /// The context that it was loaded into is current.
@@ -289,8 +289,7 @@ unsafe fn ready(
     })
 }
 
-/// Refuses a kernel whose warpgroups or blocks would wait for each other without end: the driver's compiler is not the one that
-/// the budgets of the list were held to.
+/// Refuses a kernel whose warpgroups or blocks would deadlock: the driver's compiler is not the one that the list's budgets were checked with.
 fn would_hang(
     variant: &'static Variant,
     spec: Spec,

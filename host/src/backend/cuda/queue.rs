@@ -1,8 +1,7 @@
 //! Queues: a stream with the workspace of the calls on it.
 //!
-//! A kernel's intermediate results lie in a workspace, and so do the counters by which its blocks share out tiles. Two calls
-//! that run at once must not have the same. A queue owns both a stream and a workspace: its calls run one after another,
-//! and nothing lends the workspace to another stream.
+//! A kernel's intermediate results are in a workspace, as are the counters from which its blocks claim tiles. Two calls that run at the same time
+//! must not share a workspace. A queue owns both a stream and a workspace: its calls run one after another, and no other stream uses the workspace.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,9 +23,8 @@ use crate::tensor::{Allocation, Share};
 
 /// A stream of a device, with the memory for the intermediate results of the calls on it.
 ///
-/// Calls run in the order in which they are enqueued. The workspace is as large as the largest of them needs. Its first
-/// bytes hold counters that are 0 between calls: they are cleared when it is allocated, and every kernel that counts leaves 0
-/// behind ([`COUNTER_BYTES`]).
+/// Calls run in the order in which they are enqueued. The workspace is as large as the largest of them needs. Its first bytes are counters that are
+/// 0 between calls: they are cleared when it is allocated, and every kernel that counts resets them to 0 ([`COUNTER_BYTES`]).
 ///
 /// Dropping a queue waits for its work, unless its workspace is lent ([`Queue::with_workspace`]).
 pub struct Queue {
@@ -44,7 +42,7 @@ pub(super) struct Lane {
     pub(super) device: Arc<CudaDevice>,
 }
 
-/// Whose stream it is.
+/// The owner of its stream.
 #[derive(Debug)]
 enum LaneStream {
     Own(Stream),
@@ -53,7 +51,7 @@ enum LaneStream {
 
 /// Memory for intermediate results.
 pub(super) enum Workspace {
-    /// The queue's own; none before a call needs any.
+    /// The queue's own; `None` before a call needs any.
     Own(Option<Arc<Memory>>),
     /// The caller's, of this length.
     Lent { address: u64, n_bytes: u64 },
@@ -75,18 +73,18 @@ impl Workspace {
     }
 }
 
-/// What may be done with a queue.
+/// The state of a queue.
 #[derive(Debug)]
 pub(super) enum State {
     /// Calls may be enqueued.
     Ready,
-    /// A call was enqueued in part and may still run; what the counters hold is not known.
+    /// A call was enqueued in part and may still run; the counters are unknown.
     Poisoned,
     /// Calls are captured into a graph.
     Capturing(Recording),
 }
 
-/// What a capture has seen.
+/// The state of a capture.
 #[derive(Debug, Default)]
 pub(super) struct Recording {
     shares: Vec<Share>,
@@ -105,7 +103,7 @@ impl Recording {
     }
 }
 
-/// A graph that is not made ready, destroyed when this is dropped.
+/// A graph that is not instantiated, destroyed when this is dropped.
 pub(super) struct Captured(pub(super) CUgraph);
 
 impl Drop for Captured {
@@ -115,7 +113,7 @@ impl Drop for Captured {
     }
 }
 
-/// What an ended capture leaves, not yet ready to be launched.
+/// The result of an ended capture, not yet instantiated.
 pub(super) struct Ended {
     pub(super) captured: Captured,
     pub(super) shares: Vec<Share>,
@@ -135,19 +133,18 @@ impl Lane {
 }
 
 impl Queue {
-    /// A queue on a new stream, which waits for no other stream; without a workspace yet.
+    /// A queue on a new stream that waits for no other stream. It has no workspace yet.
     pub fn new(device: &Arc<CudaDevice>) -> Result<Queue, DriverError> {
         let stream = LaneStream::Own(Stream::new(device)?);
         Ok(Queue::on(device, stream))
     }
 
-    /// A queue on a stream that another library created; null is the default stream. The queue has a workspace of its own, and
-    /// dropping it waits for the stream.
+    /// A queue on a stream that another library created; null is the default stream. The queue has its own workspace, and dropping it waits for the stream.
     ///
     /// # Safety
     /// The stream is alive for as long as the queue and the graphs captured from it. While the queue captures, nothing else is
-    /// enqueued on the stream. While somebody else captures it into a graph, the queue neither grows nor is synchronised; the
-    /// queue and the memory of its calls' arguments then live for as long as that graph.
+    /// enqueued on the stream. While other code captures it into a graph, the queue neither grows nor is synchronised, and the queue and the memory
+    /// of its calls' arguments then live as long as that graph.
     pub unsafe fn borrow(device: &Arc<CudaDevice>, stream: CUstream) -> Result<Queue, Error> {
         let current = device.enter()?;
         // SAFETY: the stream is alive, as the caller promises.
@@ -162,13 +159,12 @@ impl Queue {
     }
 
     /// The same in a workspace that the caller lends, at a multiple of [`ALIGNMENT_BYTES`]: of
-    /// [`Plan::workspace`](crate::plan::Plan::workspace)'s length, or of the longest of several calls'. Such a queue allocates
-    /// nothing, never waits by itself, and may be made anew for each call. What lies in the workspace does not matter: before each
-    /// call whose kernels count, the counters are cleared in the order of the stream.
+    /// [`Plan::workspace`](crate::plan::Plan::workspace)'s length, or of the longest of several calls'. Such a queue allocates nothing, never waits
+    /// by itself, and may be created for each call. The contents of the workspace do not matter: before each call whose kernels count, the counters
+    /// are cleared in the order of the stream.
     ///
     /// # Safety
-    /// As for [`Queue::borrow`]; and these bytes of the device's memory are nobody else's for as long as the queue's calls run, or a
-    /// graph that captured them is launched.
+    /// As for [`Queue::borrow`]; and nothing else uses these bytes of device memory while the queue's calls run, or a graph that captured them is launched.
     pub unsafe fn with_workspace(
         device: &Arc<CudaDevice>,
         stream: CUstream,
@@ -185,7 +181,7 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Clears so many bytes of a workspace's counters in the order of the stream, so before the first call that finds them there.
+    /// Clears this many bytes of a workspace's counters in the order of the stream, so before the first call that uses them.
     fn clear_counters(
         &self,
         workspace: &Workspace,
@@ -199,7 +195,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Clears the counters of a lent workspace, if the call counts: its memory may have been somebody else's since the last call.
+    /// Clears the counters of a lent workspace, if the call counts: its memory may have been used otherwise since the last call.
     fn clear_lent(&self, layout: &WorkspaceLayout, current: &Current) -> Result<(), DriverError> {
         match &self.workspace {
             lent @ Workspace::Lent { .. } if layout.has_counter() => {
@@ -237,13 +233,13 @@ impl Queue {
         self.workspace.n_bytes()
     }
 
-    /// Makes the workspace large enough for a plan. Where it is too small, this waits for the queue, frees the old
-    /// memory, and allocates; a [`Graph`](super::Graph) captured before keeps the old memory.
+    /// Makes the workspace large enough for a plan. If it is too small, this waits for the queue, frees the old memory, and allocates; a
+    /// [`Graph`](super::Graph) captured before keeps the old memory.
     pub fn reserve(&mut self, plan: &Plan) -> Result<(), Error> {
         self.grow(plan.workspace.n_bytes())
     }
 
-    /// The same for so many bytes.
+    /// The same for this many bytes.
     pub(crate) fn grow(&mut self, needed: u64) -> Result<(), Error> {
         let given = self.workspace_bytes();
         if needed <= given {
@@ -264,8 +260,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Enqueues the kernels of a plan, with its arguments at these addresses. Where a kernel is refused, those before it have
-    /// been waited for when this returns, or the queue takes no call until it has been. A capture keeps the memory of
+    /// Enqueues the kernels of a plan, with its arguments at these addresses. If a launch is refused, this waits for the launches before it, or the
+    /// queue takes no call until it has waited. A capture keeps the memory of
     /// `operands`.
     pub(crate) fn enqueue<P: Planned>(
         &mut self,
@@ -309,7 +305,7 @@ impl Queue {
         }
     }
 
-    /// What is left of work that was enqueued in part is waited for.
+    /// Waits for the rest of work that was enqueued in part.
     pub(super) fn failed(&mut self, error: DriverError) -> DriverError {
         match &mut self.state {
             State::Capturing(recording) => recording.spoil(error.clone()),
@@ -322,7 +318,7 @@ impl Queue {
         error
     }
 
-    /// Waits until its work is done, and reports what went wrong in it.
+    /// Waits until its work is done, and reports its errors.
     pub fn synchronize(&mut self) -> Result<(), DriverError> {
         match &self.state {
             State::Capturing(_) => return Err(DriverError::QueueCaptured),
@@ -337,7 +333,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Ends the capture; the queue is ready again, whatever came of it.
+    /// Ends the capture; the queue is ready again, even after an error.
     pub(super) fn end_capture(&mut self) -> Result<Ended, DriverError> {
         let State::Capturing(recording) = std::mem::replace(&mut self.state, State::Ready) else {
             return Err(DriverError::QueueReplaced);

@@ -9,7 +9,7 @@ use crate::plan::Plan;
 
 impl Queue {
     /// Clears the records of a profiled plan ([`Plan::profiled`](crate::plan::Plan::profiled)) in the order of the queue, so before the next call, which
-    /// writes them; its workspace grows first where it is too small. Nothing is done for another plan. Refused while the queue captures.
+    /// writes them; its workspace grows first if it is too small. Does nothing for another plan. Refused while the queue captures.
     pub fn clear_stamps(&mut self, plan: &Plan) -> Result<(), Error> {
         self.ready()?;
         self.reserve(plan)?;
@@ -23,8 +23,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits for the queue, and gives the records of a profiled plan as its last call left them: `[heads, tiles]`, as its schedule counts them. None of another
-    /// plan. What they are worth is lost with the next call of another plan, which has its own pieces in the workspace.
+    /// Waits for the queue, and returns the records of a profiled plan's last call: `[heads, tiles]`, as its schedule counts them; none for another
+    /// plan. The next call of another plan overwrites the records.
     pub fn read_stamps(&mut self, plan: &Plan) -> Result<Vec<Stamp>, Error> {
         self.synchronize()?;
         self.reserve(plan)?;
@@ -42,7 +42,7 @@ impl Queue {
         Ok(words.into_iter().map(Stamp::from_words).collect())
     }
 
-    /// Where a plan's records lie, and their bytes.
+    /// The place of a plan's records in the workspace, and their bytes.
     fn stamps_of(&self, plan: &Plan) -> Option<(u64, usize)> {
         let piece = plan.stamps()?;
         let n_bytes = usize::try_from(piece.n_bytes).ok()?;

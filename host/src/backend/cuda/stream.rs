@@ -9,14 +9,14 @@ use ferroflash_driver::sys::CUstream;
 use super::device::CudaDevice;
 use crate::error::DriverError;
 
-/// A stream of ours: it waits for no other stream, the default stream included.
+/// A stream of this library: it waits for no other stream, not even the default stream.
 #[derive(Debug)]
 pub struct Stream {
     handle: CUstream,
     device: Arc<CudaDevice>,
 }
 
-/// Anybody's stream, borrowed: ours, with the feature `cust` one of that library, or a raw handle.
+/// A borrowed stream: one of this library, with the feature `cust` one of that library, or a raw handle.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamRef<'a> {
     handle: CUstream,
@@ -24,7 +24,7 @@ pub struct StreamRef<'a> {
     borrow: PhantomData<&'a ()>,
 }
 
-/// What a stream takes.
+/// The work that a stream accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Takes {
     /// Work of any kind.
@@ -59,7 +59,7 @@ impl Stream {
         &self.device
     }
 
-    /// Waits until its work is done, and reports what went wrong in it.
+    /// Waits until its work is done, and reports its errors.
     pub fn synchronize(&self) -> Result<(), DriverError> {
         StreamRef::from(self).synchronize(&self.device)
     }
@@ -88,7 +88,7 @@ impl StreamRef<'_> {
     /// A stream by its handle: one that another library created.
     ///
     /// # Safety
-    /// The stream is alive for as long as the result is used. (Work on a stream of another device is refused, not a danger.)
+    /// The stream is alive for as long as the result is used. (Work on a stream of another device is refused; it is not unsafe.)
     pub unsafe fn from_raw(handle: CUstream) -> Self {
         StreamRef {
             handle,
@@ -108,7 +108,7 @@ impl StreamRef<'_> {
         StreamRef { takes, ..self }
     }
 
-    /// The handle, where the stream takes more than the calls of its queue.
+    /// The handle, if the stream accepts more than the calls of its queue.
     pub(super) fn usable(self) -> Result<CUstream, DriverError> {
         match self.takes {
             Takes::Any => Ok(self.handle),
@@ -116,8 +116,7 @@ impl StreamRef<'_> {
         }
     }
 
-    /// As [`StreamRef::usable`], where the stream is one of the device, whose context is current. Else its work would not be waited for when the
-    /// device is.
+    /// As [`StreamRef::usable`], if the stream belongs to the device, whose context is current. Waiting for the device would not wait for work of another stream.
     pub(super) fn usable_of(self, device: &CudaDevice) -> Result<CUstream, DriverError> {
         let handle = self.usable()?;
         // The default stream is that of the current context.
@@ -132,7 +131,7 @@ impl StreamRef<'_> {
         }
     }
 
-    /// Waits until the stream's work is done, and reports what went wrong in it. `device`: to which it belongs.
+    /// Waits until the stream's work is done, and reports its errors. `device` is the stream's device.
     pub fn synchronize(self, device: &CudaDevice) -> Result<(), DriverError> {
         let handle = self.usable()?;
         let _current = device.enter()?;

@@ -18,7 +18,7 @@ pub(super) struct TensorMaps {
     kept: Mutex<LruCache<Described, TensorMap>>,
 }
 
-/// All that the driver is told of a map.
+/// The driver's arguments for a map.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Described {
     address: u64,
@@ -37,8 +37,7 @@ impl Default for TensorMaps {
 }
 
 impl TensorMaps {
-    /// Puts what the driver makes of it in place of each description among the parameters. Where another thread is at it, nobody waits: both
-    /// encode.
+    /// Replaces each description among the parameters by the encoded map. If two threads encode the same map, neither waits for the other.
     pub(super) fn encode(
         &self,
         params: &mut impl KernelParams,
@@ -85,7 +84,7 @@ fn kept_or_encoded(
     Ok(encoded)
 }
 
-/// What the driver makes of a description.
+/// The encoded map of a description.
 pub(super) fn encode_map(map: &TensorMap, dtype: Dtype) -> Result<TensorMap, DriverError> {
     let tiled = Tiled {
         element: match dtype {

@@ -1,4 +1,4 @@
-//! The launch of flash2's forward pass of few queries.
+//! The launch of flash2's decode kernel: a forward pass of few queries.
 
 use ferroflash_kernels::attention::divisor::Divisor;
 use ferroflash_kernels::params::{
@@ -20,8 +20,8 @@ pub fn prefers_decode(problem: &Problem, device: &DeviceInfo) -> bool {
     packed as u64 <= device.thresholds.decode_rows && problem.total_q().is_none()
 }
 
-/// Whether it is faster than flash3's: where lengths differ, since it makes no list of tiles, and where caches are large. At head_dims that it pads
-/// that has not been measured.
+/// Whether it is faster than flash3's: if lengths differ, since it makes no list of tiles, and if caches are large. Head_dims that it pads have not
+/// been measured.
 pub fn beats_flash3(checked: &Checked, device: &DeviceInfo) -> bool {
     let problem = checked.problem();
     let bytes = [
@@ -42,7 +42,7 @@ pub fn beats_flash3(checked: &Checked, device: &DeviceInfo) -> bool {
     few && (checked.has_lengths() || bytes >= device.thresholds.large_cache_bytes)
 }
 
-/// Whether a kernel can work on a problem: in its tiles rows of different heads follow one another, and each sequence has as many tiles.
+/// Whether a kernel can work on a problem: in its tiles rows of different heads follow one another, and each sequence has the same number of tiles.
 pub fn eligible(variant: &Variant, problem: &Problem) -> Result<(), Reason> {
     if variant.tiles != TileShape::Compact {
         return Ok(());
@@ -69,10 +69,10 @@ fn tiles(problem: &Problem, variant: &Variant) -> Result<u32, Reason> {
     grid("the query tiles of a sequence", &factors[..2])
 }
 
-/// Keys of a step: the device counts work in as many.
+/// Keys of a step: the device's unit of work.
 const STEP_KEYS: u64 = 64;
 
-/// Sequences that a block counts at a time, each lane as many.
+/// Sequences that a block counts at a time, the same number in each lane.
 const LANES: u64 = 32;
 
 /// The most work of all sequences, in steps of each of the tiles of a sequence.
@@ -82,8 +82,7 @@ fn work(problem: &Problem, tiles: u64) -> u64 {
     steps.saturating_mul(sequences).saturating_mul(tiles.max(1))
 }
 
-/// One launch, of a block for every split of every tile. Behind it, where keys are divided among more tiles than there is room to count, the
-/// one that merges their results.
+/// One launch, with a block for every split of every tile. If keys are divided among more tiles than there are counters, a second launch merges their results.
 pub fn launches(
     checked: &Checked,
     device: &DeviceInfo,

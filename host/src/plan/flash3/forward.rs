@@ -18,8 +18,8 @@ use crate::validate::Checked;
 
 use super::WARPGROUP_ROWS;
 
-/// One launch, of as many blocks as are resident at once: they claim the query tiles of all heads by the tile counter. Behind it, where
-/// keys are divided among tiles, the one that merges their results. None where there is no row.
+/// One launch, of as many blocks as are resident at once: they claim the query tiles of all heads by the tile counter. If keys are divided among
+/// tiles, a second launch merges their results. None without rows.
 pub fn launches(
     checked: &Checked,
     device: &DeviceInfo,
@@ -118,8 +118,7 @@ pub fn launches(
     Ok(launches)
 }
 
-/// How many blocks of threads are resident at once. Where keys are read once the memory is the bound, and two tiles of an SM are in each
-/// other's way.
+/// How many blocks of threads are resident at once. If keys are read only once, memory is the bound, and two tiles of an SM slow each other down.
 fn side_by_side(device: &DeviceInfo, tile_config: &TileConfig, keys_once: bool) -> u32 {
     match keys_once {
         true => device.n_sms.max(1),
@@ -127,8 +126,8 @@ fn side_by_side(device: &DeviceInfo, tile_config: &TileConfig, keys_once: bool) 
     }
 }
 
-/// The order of the tiles: all heads of a listed tile together, or as many as the L2 cache has room for. Heads of a sequence have neighbouring
-/// keys, which they read as whole rows of memory together; or the same, which they read once.
+/// The order of the tiles: all heads of a listed tile together, or as many as the L2 cache has room for. Heads of a sequence have adjacent keys, and
+/// read whole rows of memory together; or they share keys, and read them once.
 fn order(
     checked: &Checked,
     device: &DeviceInfo,
@@ -162,7 +161,7 @@ fn maps(pages: &Pages, block_k: u32, pack_gqa_log2: u32) -> [TensorMap; 4] {
     [of_q, of_k, of_k, of_q]
 }
 
-/// Whether each key is read by one tile alone, of those that there are with keys undivided.
+/// Whether only one tile reads each key, with keys undivided.
 fn reads_keys_once(problem: &Problem, variant: &Variant, undivided: u64) -> bool {
     let heads_k = (problem.batch() * problem.heads_k()) as u64;
     let packs = [TileShape::Compact, TileShape::Grouped].contains(&variant.tiles);

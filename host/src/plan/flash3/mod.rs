@@ -3,5 +3,5 @@
 pub mod backward;
 pub mod forward;
 
-/// Rows of a warpgroup: of a box of what one warpgroup alone loads or stores, of all of its heads together.
+/// Rows of a warpgroup: of a box that one warpgroup loads or stores, for all of its heads together.
 const WARPGROUP_ROWS: u32 = 64;

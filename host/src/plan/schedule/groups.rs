@@ -1,12 +1,12 @@
-//! How many heads' tiles lie side by side where tiles are claimed from a list.
+//! How many heads' tiles form a group, if tiles are claimed from a list.
 
 use ferroflash_kernels::params::Schedule;
 
-/// How many heads' tiles lie side by side in a list.
+/// How many heads' tiles form a group in a list.
 ///
-/// As many as fill the device once, where these leave no more than a sixteenth of it idle. Otherwise tiles that lie in the
-/// same group cannot all run beside each other, and it is better to have several times as many as blocks: a block that has done a
-/// short tile then finds a long one. Groups alternate between ascending and descending order, so there are an even number of them, of
+/// As many as fill the device once, if these leave no more than a sixteenth of it idle. Otherwise tiles of a group cannot all run at the same time,
+/// and it is better to have several times as many as blocks: a block that has done a short tile then finds a long one. Groups alternate between
+/// ascending and descending order, so there are an even number of them, of
 /// one size.
 /// `tests/tests/schedule` compares this with other choices.
 ///
@@ -14,7 +14,7 @@ use ferroflash_kernels::params::Schedule;
 /// their heads, so that is what the L2 cache keeps: eight heads of 70 tiles, more than that, have run at 0.86 of the speed of two
 /// heads of 66 (H200). Without a mask tiles follow one another closely, however many heads there are.
 pub fn heads_of_a_list(side_by_side: &Schedule, resident: u32, most: u64) -> u32 {
-    /// Tiles of a group, in all the blocks that the device holds, where they do not fit it.
+    /// Tiles of a group relative to the blocks that the device holds, if they do not fit it.
     const ROUNDS: u64 = 3;
     let (tiles, heads) = (
         u64::from(side_by_side.tiles.max(1)),
@@ -38,14 +38,14 @@ pub fn heads_of_a_list(side_by_side: &Schedule, resident: u32, most: u64) -> u32
     }
 }
 
-/// So many heads of a group, or about as many, that groups are of one size and an even number.
+/// About this many heads of a group, such that groups have one size and an even number.
 pub fn in_even_groups(heads: u64, wanted: u64) -> u32 {
     let pairs = ((heads + wanted) / (2 * wanted)).max(1);
     heads.div_ceil(2 * pairs).max(1) as u32
 }
 
-/// So many heads of a group, or about as many, that an even number of groups lacks few heads, or none: those that are left over for a
-/// small last group leave much of the device idle. From three quarters of the wanted number up to twice as many; of equally good numbers the
+/// About this many heads of a group, such that an even number of groups lacks few heads, or none: a small last group would leave much of the device
+/// idle. From three quarters of the wanted number up to twice as many; of equally good numbers the
 /// one whose ratio to it is the least.
 pub fn in_full_groups(heads: u64, wanted: u64) -> u32 {
     let wanted = wanted.clamp(1, heads.div_ceil(2).max(1));

@@ -1,10 +1,10 @@
-//! A model of how long a forward pass of few queries takes, by which planning chooses the number of splits. The test holds it to a simulator;
-//! `tests/benches/README.md` has the measurements.
+//! A model of the time of a forward pass of few queries, with which planning chooses the number of splits. The test compares it with a simulator;
+//! `tests/benches/notes/2026-11-24-decode.md` has the measurements.
 
 /// A block of keys of a tile.
 #[derive(Clone, Copy, Debug)]
 pub struct Step {
-    /// What is read for it.
+    /// Bytes that are read for it.
     pub bytes: u64,
     /// SMs of the device.
     pub n_sms: u64,
@@ -45,13 +45,13 @@ impl Step {
         self.n_sms * self.blocks.per_sm
     }
 
-    /// Nanoseconds, while so many blocks are busy.
+    /// Nanoseconds of a step, while this many blocks are busy.
     fn ns(self, busy: u64) -> u64 {
         (self.bytes / self.blocks.bytes_per_ns).max(self.bytes * busy / (SHARE_PER_NS * self.n_sms))
     }
 }
 
-/// Nanoseconds that it takes to merge so many splits.
+/// Nanoseconds to merge this many splits.
 fn merge_ns(n: u64) -> u64 {
     match n {
         0 | 1 => 0,
@@ -64,7 +64,7 @@ fn switch_ns(n: u64) -> u64 {
     if n > 1 { SPLIT_NS } else { 0 }
 }
 
-/// Nanoseconds of so many tiles of so many steps, each of `n` splits of equal length. A block does one at a time.
+/// Nanoseconds of this many tiles of this many steps, each divided into `n` splits of equal length. A block does one split at a time.
 fn time(step: Step, tiles: u64, steps: u64, n: u64) -> u64 {
     let all = tiles * n;
     let (rounds, rest) = (all / step.at_once(), all % step.at_once());
@@ -77,7 +77,7 @@ fn time(step: Step, tiles: u64, steps: u64, n: u64) -> u64 {
         .saturating_add(merge_ns(n))
 }
 
-/// Into how many splits so many tiles of so many steps should be divided: not more than give each SM eight tiles.
+/// The best number of splits for this many tiles of this many steps: not more than give each SM eight tiles.
 pub fn fastest(step: Step, tiles: u64, steps: u64) -> u64 {
     let most = (8 * step.n_sms / tiles.max(1)).min(steps);
     let all = 1..=most;

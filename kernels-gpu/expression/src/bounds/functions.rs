@@ -1,17 +1,17 @@
-//! Bounds of the functions of numbers whose rules the device does without.
+//! Bounds of the functions of numbers for which the device has no rules.
 
 use super::Bounds;
 use crate::arithmetic::Real;
 use crate::device::interval::nums::{Range, extremes, outward};
 use crate::{Type, Unary};
 
-/// What a fast function may be off, relative to its value: `tanh.approx.f32` 2⁻¹¹, the others less (PTX ISA, floating-point instructions).
+/// The relative error of a fast function: `tanh.approx.f32` 2⁻¹¹, the others less (PTX ISA, floating-point instructions).
 const FAST: f64 = 1.0 / 1024.0;
 
-/// What division, square roots, powers and logarithms may be off, relative to their values; logarithms between 1/2 and 2 by as much at all.
+/// The relative error of division, square roots, powers and logarithms; for logarithms between 1/2 and 2, the absolute error.
 const NEAR: f64 = 1.0 / 1_048_576.0;
 
-/// The bounds of values from `lo` to `hi` that may be off by a part of them, and by `absolute`.
+/// The bounds of values from `lo` to `hi` with a relative error and the error `absolute`.
 fn off(lo: f64, hi: f64, part: f64, absolute: f64, nan: bool) -> Bounds {
     let absolute = absolute + f64::from(f32::MIN_POSITIVE);
     outward(
@@ -21,7 +21,7 @@ fn off(lo: f64, hi: f64, part: f64, absolute: f64, nan: bool) -> Bounds {
     )
 }
 
-/// Bounds that are no wider than what a function can give.
+/// Bounds limited to the range of a function.
 fn within(bounds: Bounds, least: f32, most: f32) -> Bounds {
     let Range { lo, hi, nan } = Range::of(bounds);
     let (lo, hi) = (lo.max(least), hi.min(most));

@@ -1,4 +1,4 @@
-//! Where a score lies, and what a call gives: the symbols of a trace.
+//! The symbols of a trace: the position of a score, and the inputs of a call.
 
 use super::handles::{Handle, Raw, Sealed};
 use super::{Cond, Int, Num, Operand, Trace, add_to, apply};
@@ -7,7 +7,7 @@ use crate::{
     Type, Use,
 };
 
-/// Where a score lies. Parameters and tensors that the closure names here are values of each call: they change without recompilation.
+/// The position of a score. Parameters and tensors that the closure names here are inputs of each call: they change without recompilation.
 #[derive(Clone, Copy, Debug)]
 pub struct At {
     /// The sequence.
@@ -82,7 +82,7 @@ impl At {
         number(self.place()).eq(number(self.k))
     }
 
-    /// A constant as a value, for code that begins with one and goes on with values.
+    /// A constant as a value, for code that begins with one and continues with values.
     pub fn constant<C: Operand>(self, constant: C) -> C::Handle {
         match constant.raw() {
             Raw::Handle(handle) => C::Handle::from(handle),
@@ -97,28 +97,28 @@ impl At {
         Num::from(self.param(name, Type::F32))
     }
 
-    /// A whole number that each call gives, by its name.
+    /// An integer that each call gives, by its name.
     pub fn i32(self, name: &str) -> Int {
         Int::from(self.param(name, Type::I32))
     }
 
-    /// An element of a tensor of `f32` that each call gives, by its name. It has as many dimensions as there are indices, 1 to 4. An index outside
-    /// the tensor is moved to the nearest one inside.
+    /// An element of a tensor of `f32` that each call gives, by its name. It has one dimension for each index, 1 to 4. An index outside the tensor
+    /// is clamped to the nearest one inside.
     pub fn tensor_f32(self, name: &str, indices: impl AsRef<[Int]>) -> Num {
         Num::from(self.read(name, ElementType::F32, indices.as_ref()))
     }
 
-    /// As [`At::tensor_f32`], of a tensor of `f16`.
+    /// As [`At::tensor_f32`], for a tensor of `f16`.
     pub fn tensor_f16(self, name: &str, indices: impl AsRef<[Int]>) -> Num {
         Num::from(self.read(name, ElementType::F16, indices.as_ref()))
     }
 
-    /// As [`At::tensor_f32`], of a tensor of `bf16`.
+    /// As [`At::tensor_f32`], for a tensor of `bf16`.
     pub fn tensor_bf16(self, name: &str, indices: impl AsRef<[Int]>) -> Num {
         Num::from(self.read(name, ElementType::Bf16, indices.as_ref()))
     }
 
-    /// As [`At::tensor_f32`], of a tensor of whole numbers.
+    /// As [`At::tensor_f32`], for a tensor of `i32`.
     pub fn tensor_i32(self, name: &str, indices: impl AsRef<[Int]>) -> Int {
         Int::from(self.read(name, ElementType::I32, indices.as_ref()))
     }
@@ -149,7 +149,7 @@ impl At {
     }
 }
 
-/// Notes the conflict if a name stands for something else already.
+/// Records an error if a name already means something else.
 fn check_use(trace: &mut Trace, name: &str, second: Use) -> Option<()> {
     let params = trace.interner.params.iter();
     let params = params.map(|param| (&param.name, Use::Param(param.ty)));
@@ -171,7 +171,7 @@ fn check_use(trace: &mut Trace, name: &str, second: Use) -> Option<()> {
     None
 }
 
-/// The place of a parameter in the list, which grows by those that are new.
+/// The index of a parameter in the list; adds it if it is new.
 fn param_slot(trace: &mut Trace, name: &str, ty: Type) -> Option<u8> {
     check_use(trace, name, Use::Param(ty))?;
     let params = &mut trace.interner.params;
@@ -189,7 +189,7 @@ fn param_slot(trace: &mut Trace, name: &str, ty: Type) -> Option<u8> {
     Some(slot as u8)
 }
 
-/// The place of a tensor in the list, which grows by those that are new.
+/// The index of a tensor in the list; adds it if it is new.
 fn tensor_slot(trace: &mut Trace, name: &str, element: ElementType, rank: usize) -> Option<u8> {
     check_use(trace, name, Use::Tensor { element, rank })?;
     if !(1..=MAX_RANK).contains(&rank) {

@@ -18,7 +18,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Of no trace.
+    /// A handle of no trace.
     pub const NONE: Handle = Handle { trace: 0, id: 0 };
 }
 
@@ -32,7 +32,7 @@ pub enum Raw {
 }
 
 impl Raw {
-    /// The node, if this is no constant.
+    /// The node, unless this is a constant.
     pub fn handle(&self) -> Option<Handle> {
         match self {
             Raw::Handle(handle) => Some(*handle),
@@ -47,26 +47,26 @@ pub trait Operand: Copy + Sealed {
     type Handle: Operand<Handle = Self::Handle> + From<Handle>;
 }
 
-/// What an operand is. No other types can be operands.
+/// The kind of an operand. No other types can be operands.
 pub trait Sealed {
     /// The node or the constant.
     fn raw(self) -> Raw;
 }
 
-/// A number: an `f32` of each pair of a query and a key. Operators take constants on either side.
+/// A number: an `f32` for each pair of a query and a key. Operators take constants on either side.
 #[derive(Clone, Copy, Debug)]
 pub struct Num(Handle);
 
-/// A whole number: an `i32` of each pair of a query and a key, whose arithmetic wraps around. Division by 0 gives 0, and the rest of that is the
-/// dividend. Operators take constants on either side.
+/// An integer: an `i32` for each pair of a query and a key, whose arithmetic wraps around. Division by 0 gives 0, and its remainder is the dividend.
+/// Operators take constants on either side.
 #[derive(Clone, Copy, Debug)]
 pub struct Int(Handle);
 
-/// A truth value of each pair of a query and a key.
+/// A boolean for each pair of a query and a key.
 #[derive(Clone, Copy, Debug)]
 pub struct Cond(Handle);
 
-/// A handle, and the constants that stand beside it.
+/// A handle, and the constants that it can be combined with.
 macro_rules! operand {
     ($handle:ident, $constant:ident, $node:expr) => {
         impl From<Handle> for $handle {
@@ -213,7 +213,7 @@ sign!(Int, Neg, neg, Unary::Neg);
 sign!(Int, Not, not, Unary::Not);
 sign!(Cond, Not, not, Unary::Not);
 
-/// What numbers and whole numbers have alike.
+/// The common part of numbers and integers.
 macro_rules! ordered {
     ($handle:ident) => {
         impl $handle {
@@ -247,17 +247,17 @@ macro_rules! ordered {
                 compare(Compare::Ne, self, other)
             }
 
-            /// The lesser; of a number and NaN the number.
+            /// The smaller one; of a number and NaN, the number.
             pub fn min(self, other: impl Operand<Handle = $handle>) -> $handle {
                 binary(Binary::Min, self, other)
             }
 
-            /// The greater; of a number and NaN the number.
+            /// The greater one; of a number and NaN, the number.
             pub fn max(self, other: impl Operand<Handle = $handle>) -> $handle {
                 binary(Binary::Max, self, other)
             }
 
-            /// Without the sign.
+            /// The absolute value.
             pub fn abs(self) -> $handle {
                 unary(Unary::Abs, self)
             }
@@ -349,7 +349,7 @@ impl Num {
         binary(Binary::Mul, share.tanh(), cap)
     }
 
-    /// The whole number towards zero; the nearest there is for one that is too large, 0 for NaN.
+    /// The integer towards zero; saturates, and is 0 for NaN.
     pub fn to_i32(self) -> Int {
         unary(Unary::ToI32, self)
     }

@@ -1,11 +1,11 @@
-//! Why a program cannot be put into a kernel's text.
+//! Why a program cannot be inserted into a kernel's text.
 
 use std::fmt;
 
-/// The text and the program do not fit together.
+/// The text and the program do not fit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SpliceError {
-    /// The text has an instruction that begins like those of scores, and is none of them.
+    /// The text has an instruction that begins like those of scores, but is unknown.
     Unknown {
         /// The instruction.
         instruction: String,
@@ -24,17 +24,17 @@ pub enum SpliceError {
         /// The operand.
         operand: String,
     },
-    /// An instruction stands outside of every entry.
+    /// An instruction is outside every entry.
     NoEntry {
         /// The instruction.
         instruction: String,
     },
-    /// The entry has no parameter that the launch's values could be read from.
+    /// The entry has no parameter for the launch's values.
     NoParameter {
         /// The entry.
         entry: String,
     },
-    /// The expression needs what an instruction says that the entry does not have.
+    /// The expression needs an instruction that the entry does not have.
     Missing {
         /// The entry.
         entry: String,
@@ -46,7 +46,7 @@ pub enum SpliceError {
         /// The entry.
         entry: String,
     },
-    /// Either the entry asks for row terms, and the program puts them into the scores, or the other way round.
+    /// The entry asks for row terms but the program puts them into the scores, or the other way round.
     RowTerms {
         /// The entry.
         entry: String,

@@ -1,4 +1,4 @@
-//! Whole numbers as affine sums, comparisons of them against immediates, and division.
+//! Integers as affine sums, comparisons of them with immediates, and division.
 //!
 //! Sums wrap around, and so does their algebra: terms may be collected in any order. Two uses assume that the sum of an
 //! expression itself does not wrap: a comparison that is turned into a bound, and the conversion of a sum to f32. Indices
@@ -185,7 +185,7 @@ impl Affine {
         terms && self.constant >= 0 && self.range(arena).is_some()
     }
 
-    /// The least and greatest value, where all that is summed is bounded and the sum does not wrap around.
+    /// The least and greatest value, if all terms are bounded and the sum does not wrap around.
     pub fn range(&self, arena: &Arena) -> Option<(i32, i32)> {
         let (mut low, mut high) = (i64::from(self.constant), i64::from(self.constant));
         for &(factor, op) in &self.terms {
@@ -263,7 +263,7 @@ fn div(a: &Affine, b: &Affine, arena: &mut Arena) -> Affine {
     Affine::of(quotient, arena)
 }
 
-/// The rest of that division; a where b is 0.
+/// The remainder of that division; a if b is 0.
 fn rem(a: &Affine, b: &Affine, arena: &mut Arena) -> Affine {
     match b.as_constant() {
         Some(0) => return a.clone(),
@@ -316,7 +316,7 @@ pub fn depends_on(sum: &Affine, depends: Depends, arena: &Arena) -> bool {
         .any(|&(_, op)| arena.depends(op).on(depends))
 }
 
-/// A function of two whole numbers.
+/// A function of two integers.
 pub fn binary(binary: Binary, a: &Affine, b: &Affine, arena: &mut Arena) -> Affine {
     let text = match binary {
         Binary::Add => return a.plus(b, arena),

@@ -1,7 +1,7 @@
 //! Runs the PTX that programs write, for tests: straight-line code, one thread.
 //!
-//! Functions that the GPU approximates are exact here up to rounding, or off by what a test asks for. What a program never writes is an error, and so is
-//! reading a register that nothing has set.
+//! Functions that the GPU approximates are exact here up to rounding, or have the error that a test asks for. A statement that programs never write
+//! is an error, and so is reading an unset register.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::fmt;
 /// A text cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InterpretError {
-    /// The statement is none that programs write.
+    /// Programs never write this statement.
     Unknown {
         /// The statement.
         statement: String,
@@ -19,7 +19,7 @@ pub enum InterpretError {
         /// The register.
         register: String,
     },
-    /// No memory lies here.
+    /// There is no memory at this address.
     Memory {
         /// The address.
         address: u64,

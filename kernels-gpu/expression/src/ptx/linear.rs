@@ -1,9 +1,8 @@
 //! Numbers as sums: a coefficient times a value, once per value, plus a constant, where coefficients and the constant change
 //! at most once per tile.
 //!
-//! Scaling is algebra here. The score is X times softmax_scale, and what an expression gives is divided by it again. A
-//! coefficient counts the powers of softmax_scale beside its other factors, so that both cancel where nothing stands between
-//! them.
+//! Scaling is algebraic here. The score is X times softmax_scale, and the value of an expression is divided by it again. A coefficient counts the
+//! powers of softmax_scale separately from its other factors, so that both cancel if no other operation is between them.
 
 use super::coefficient::{Coef, ScaleAt};
 use super::integer::Affine;
@@ -14,7 +13,7 @@ use super::op::{Arena, Depends, Level, Op, OpId};
 pub enum Atom {
     /// Any value.
     Op(OpId),
-    /// A whole number as f32: a multiple of the running index plus what the tile fixes.
+    /// An integer as f32: a multiple of the running index plus a term that the tile fixes.
     Index(Affine),
 }
 

@@ -1,6 +1,6 @@
-//! Expressions as PTX in kernels that were compiled long before.
+//! Expressions as PTX in precompiled kernels.
 //!
-//! A kernel's text has instructions that ptxas does not know; [`Program::splice`] replaces them before the driver compiles:
+//! A kernel's PTX has placeholder instructions that ptxas does not know; [`Program::splice`] replaces them before the driver compiles:
 //!
 //! ```text
 //! ferroflash_score_tile BATCH, HEAD, KV_HEAD, SEQLEN_Q, SEQLEN_K, OWN0, OWN1;
@@ -14,33 +14,32 @@
 //! ```
 //!
 //! A thread has two rows, OWN0 and OWN1, which its tile fixes. `X0` and `X1` are row OWN0's raw scores q · k at the running
-//! indices FIRST + C and FIRST + C + 1; `X2` and `X3` are row OWN1's. [`ScoreRows`] says which of query and key is the own index.
-//! The score becomes `f(X · softmax_scale) / unit`, since kernels go on with `exp2(unit · log₂ e · (x − m))`; −∞ where the
-//! mask hides it. `D` becomes the derivative of f at the score, 0 where it is hidden. The [`Unit`] is softmax_scale, or the size
+//! indices FIRST + C and FIRST + C + 1; `X2` and `X3` are row OWN1's. [`ScoreRows`] says whether the rows are queries or keys. The score becomes
+//! `f(X · softmax_scale) / unit`, since kernels continue with `exp2(unit · log₂ e · (x − m))`; −∞ where the mask hides it. `D` becomes the
+//! derivative of f at the score, 0 where it is hidden. The [`Unit`] is softmax_scale, or the size
 //! of a cap in f.
 //!
-//! Behind `ferroflash_score_block_apart` X lacks what the scores of a row have in common ([`RowTerms`]): of `score + slope · (k − q)` that is
-//! `slope · (FIRST − q)`, so that a score costs one multiply-add instead of two. A kernel adds it to a row's maximum, or takes it away, by
+//! After `ferroflash_score_block_apart` X lacks the common term of a row's scores ([`RowTerms`]): for `score + slope · (k − q)` that is
+//! `slope · (FIRST − q)`, so that a score costs one multiply-add instead of two. A kernel adds it to a row's maximum, or subtracts it, by
 //! `ferroflash_score_with_rows` and `ferroflash_score_without_rows`.
 //!
-//! `P` of `ferroflash_score_is_capped` becomes 1 where the unit is the size of a cap, else 0: each score then takes a tanh beside its
-//! exponential, and some kernels order their work by that.
+//! `P` of `ferroflash_score_is_capped` becomes 1 if the unit is the size of a cap, else 0: each score then takes a tanh in addition to its
+//! exponential, and some kernels schedule their work accordingly.
 //!
 //! # Where values are computed
 //!
-//! What only depends on the launch, heads or rows is computed once per tile, what depends on FIRST once per block, and the rest
-//! with the scores: for each column once where the row does not matter. All of it is free of branches. Values go from one
-//! place to another in registers that LLVM does not see.
+//! Values that depend only on the launch, heads or rows are computed once per tile, those that depend on FIRST once per block, and the rest with the
+//! scores: once for each column if they do not depend on the row. The code has no branches. Values are passed from one place to another in registers
+//! that LLVM does not see.
 //!
-//! - Scaling is algebra: of `score + t` the kernel adds `t / softmax_scale`, of `cap · tanh(score / cap)` it takes tanh, and a
-//!   mask scales nothing.
+//! - Scaling is algebraic: for `score + t` the kernel adds `t / softmax_scale`, for `cap · tanh(score / cap)` it computes tanh, and a mask scales nothing.
 //! - A multiple of the running index is its value at FIRST plus an immediate, and a bound of it is compared with one.
 //!
 //! # Exactness
 //!
 //! Sums and products of numbers are reassociated, and products fused into sums: an error is a few units in the last place of
-//! the greatest term. A multiple of an index as number is as exact as its integer value is below 2²⁴. Whole numbers and masks
-//! of them are exact where no sum that is compared or converted to f32 wraps around.
+//! the greatest term. A multiple of an index, converted to a number, is exact below 2²⁴. Integers and masks of them are exact if no sum that is
+//! compared or converted to f32 wraps around.
 //!
 //! | function | fast | full |
 //! |---|---|---|
@@ -88,7 +87,7 @@ pub use splice::{BLOCK_APART, INSTRUCTION};
 pub use tensor::{TENSOR_BYTES, TENSOR_LEN, TENSOR_STRIDE};
 pub use unit::{Cap, Unit};
 
-/// Where the values of a launch lie in the entry's parameter: offsets in bytes.
+/// Offsets in bytes of a launch's values in the entry's parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ParamOffsets {
     /// softmax_scale as f32: positive and finite.
@@ -101,14 +100,14 @@ pub struct ParamOffsets {
     pub tensors: u32,
 }
 
-/// What a call does to its scores.
+/// The edit of a call's scores.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Edit {
-    /// The new score, a number. Without one scores stay.
+    /// The new score, a number. Without one scores are unchanged.
     pub score: Option<Expression>,
-    /// Whether a score counts. Without one all do.
+    /// Whether a score is visible. Without one all are.
     pub mask: Option<Expression>,
-    /// The derivative of the new score by the score, a number. Kernels that ask for it need it where there is a new score.
+    /// The derivative of the new score by the score, a number. Kernels that ask for it need it if there is a new score.
     pub derivative: Option<Expression>,
 }
 
@@ -119,26 +118,26 @@ impl Edit {
             .flatten()
     }
 
-    /// Whether gradients of scores change by more than what is hidden: the derivative is not 1 everywhere.
+    /// Whether gradients of scores change beyond the mask: the derivative is not 1 everywhere.
     pub fn has_gradient(&self) -> bool {
         let one = [Node::F32(1f32.to_bits())];
         let derivative = self.derivative.as_ref();
         derivative.is_some_and(|derivative| derivative.nodes() != one)
     }
 
-    /// The values of the launch in the order of their places: those of the score, then what the mask and the derivative add.
-    /// Those of one name and type are one.
+    /// The parameters of the launch in the order of their indices: those of the score, then the new ones of the mask and the derivative. Equal names
+    /// and types are merged.
     pub fn params(&self) -> Vec<Param> {
         merged(self.expressions().map(Expression::params))
     }
 
-    /// The tensors of the launch in the order of their places: those of the score, then what the mask and the derivative add.
+    /// The tensors of the launch in the order of their indices: those of the score, then the new ones of the mask and the derivative.
     pub fn tensors(&self) -> Vec<Tensor> {
         merged(self.expressions().map(Expression::tensors))
     }
 }
 
-/// All of the lists, each of their elements once.
+/// The union of the lists.
 fn merged<'a, T: Clone + PartialEq + 'a>(lists: impl Iterator<Item = &'a [T]>) -> Vec<T> {
     let mut all: Vec<T> = Vec::new();
     for item in lists.flatten() {
@@ -152,14 +151,14 @@ fn merged<'a, T: Clone + PartialEq + 'a>(lists: impl Iterator<Item = &'a [T]>) -
 /// An expression cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteError {
-    /// A node is made of what does not fit.
+    /// A node has operands that do not fit.
     Malformed {
-        /// The node, or one behind it.
+        /// The node, or a later one.
         node: Id,
     },
-    /// A score or a derivative is no number.
+    /// A score or a derivative is not a number.
     NoNumber,
-    /// A mask is no truth value.
+    /// A mask is not a boolean.
     NoCondition,
 }
 
@@ -180,7 +179,7 @@ impl fmt::Display for WriteError {
 
 impl std::error::Error for WriteError {}
 
-/// Whether a score counts.
+/// Whether a score is visible.
 fn mask_of(edit: &Edit, launch: &Launch<'_>, arena: &mut Arena) -> Result<OpId, WriteError> {
     match &edit.mask {
         Some(mask) => lower::condition(launch, mask, arena),
@@ -194,8 +193,7 @@ impl Program {
         Program::with_row_terms(edit, rows, places, RowTerms::InScores)
     }
 
-    /// The program of an edit's mask, in the place of scores that stay as they are where the mask
-    /// shows them. Parameters and tensors are those of the whole edit.
+    /// The program of an edit's mask, which keeps the scores that the mask shows. Parameters and tensors are those of the whole edit.
     pub fn of_mask(
         edit: &Edit,
         rows: ScoreRows,
@@ -265,7 +263,7 @@ impl Program {
         Ok(Program::of(arena, values))
     }
 
-    /// The text of a kernel with this program in place of its instructions. A text without them stays as it is.
+    /// The text of a kernel with this program in place of the placeholder instructions. A text without them is unchanged.
     pub fn splice(&self, text: &str) -> Result<String, SpliceError> {
         splice::splice(self, text)
     }

@@ -1,4 +1,4 @@
-//! Operations: what a program is made of between an expression's nodes and PTX. Equal operations are one.
+//! Operations: the intermediate form between an expression's nodes and PTX. Equal operations are merged.
 //!
 //! An operation knows what it depends on ([`Depends`]), and therefore how often its value changes ([`Level`]).
 
@@ -9,10 +9,10 @@ use crate::Index;
 /// An operation's number in its [`Arena`]: operands have smaller ones.
 pub type OpId = u32;
 
-/// What PTX register holds a value.
+/// The kind of PTX register of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// 32 bits, of a number or a whole number.
+    /// 32 bits: a number or an integer.
     B32,
     /// 64 bits: an address or an offset.
     B64,
@@ -20,7 +20,7 @@ pub enum Class {
     Pred,
 }
 
-/// What the kernel hands over.
+/// A value that the kernel passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Given {
     /// The sequence.
@@ -89,9 +89,9 @@ pub enum Op {
     Param32(u32),
     /// 64 bits of the launch's parameter, by their offset in bytes.
     Param64(u32),
-    /// What the kernel hands over.
+    /// A value that the kernel passes.
     Given(Given),
-    /// The column within its block times a constant, as an immediate whole number.
+    /// The column within its block times a constant, as an immediate integer.
     ColumnInt(i32),
     /// The column within its block, as an immediate number.
     ColumnF32,
@@ -104,15 +104,15 @@ pub enum Op {
 pub struct Depends(u8);
 
 impl Depends {
-    /// On nothing that changes within a tile.
+    /// Nothing that changes within a tile.
     pub const NOTHING: Depends = Depends(0);
-    /// On the thread's row.
+    /// The thread's row.
     pub const OWN: Depends = Depends(1);
-    /// On the block of running indices.
+    /// The block of running indices.
     pub const BLOCK: Depends = Depends(2);
-    /// On the column within the block.
+    /// The column within the block.
     pub const COLUMN: Depends = Depends(4);
-    /// On the score.
+    /// The score.
     pub const SCORE: Depends = Depends(8);
 
     /// Whether it depends on any of these.
@@ -120,7 +120,7 @@ impl Depends {
         self.0 & other.0 != 0
     }
 
-    /// On what either depends.
+    /// The union of both.
     pub fn and(self, other: Depends) -> Depends {
         Depends(self.0 | other.0)
     }
@@ -161,11 +161,11 @@ pub enum Level {
 /// How a program forms an index of a dimension of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IndexUse {
-    /// The tensor's place in the list of the launch.
+    /// The tensor's index in the list of the launch.
     pub tensor: usize,
     /// The dimension.
     pub dim: usize,
-    /// The sequence or the head that the index is, as the kernel hands it over: nothing clamps it. `None`: it is moved into the tensor.
+    /// The sequence or the head that is the index, as the kernel passes it: it is not clamped. `None`: the index is clamped.
     pub unclamped: Option<Index>,
 }
 
@@ -231,7 +231,7 @@ impl Arena {
         self.op(Op::Imm(x.to_bits()))
     }
 
-    /// A constant whole number.
+    /// A constant integer.
     pub fn i32(&mut self, x: i32) -> OpId {
         self.op(Op::Imm(x as u32))
     }
@@ -241,7 +241,7 @@ impl Arena {
         self.op(Op::Bool(x))
     }
 
-    /// What the kernel hands over.
+    /// A value that the kernel passes.
     pub fn given(&mut self, given: Given) -> OpId {
         self.op(Op::Given(given))
     }

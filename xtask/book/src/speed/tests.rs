@@ -29,14 +29,13 @@ fn every_line_has_every_length() {
     }
 }
 
-/// Cells of the tables in `tests/benches/README.md` up to 16k: TFLOP/s, and in brackets the ratio to the best peer.
+/// Cells of the tables in `tests/benches/notes/speed.md` up to 16k: TFLOP/s, and in brackets the ratio to the best peer.
 #[test]
 fn tables_are_the_records() {
     let runs = record::read(&crate::root()).expect("the record can be read");
-    let text = std::fs::read_to_string(crate::root().join("tests/benches/README.md"));
+    let text = std::fs::read_to_string(crate::root().join("tests/benches/notes/speed.md"));
     let text = text.expect("it can be read");
-    let begin = text.find("## Speed beside the peers").expect("it is there");
-    let tables: Vec<Vec<&str>> = text[begin..]
+    let tables: Vec<Vec<&str>> = text
         .split("\n\n")
         .filter(|part| part.starts_with("| head_dim | mask |"))
         .map(|table| table.lines().skip(2).collect())

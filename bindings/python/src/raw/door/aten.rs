@@ -1,4 +1,4 @@
-//! Memory for results: from PyTorch's C functions, which take a fifth of the time, or from its Python functions where those are not there.
+//! Memory for results: from PyTorch's C functions, which take a fifth of the time, or from its Python functions if the former do not exist.
 
 use std::ffi::c_void;
 use std::path::Path;
@@ -17,14 +17,14 @@ use crate::error::to_py;
 #[cfg(target_os = "linux")]
 pub(super) fn loaded(path: &Path) -> Option<Library> {
     use libloading::os::unix;
-    /// Finds a library, and loads none.
+    /// Finds a loaded library; does not load one.
     const RTLD_NOLOAD: i32 = 0x4;
     // SAFETY: nothing is loaded that was not there before, so nothing runs.
     let library = unsafe { unix::Library::open(Some(path), unix::RTLD_NOW | RTLD_NOLOAD) };
     Some(library.ok()?.into())
 }
 
-/// As on Linux; other systems have no number for it in common.
+/// As on Linux; other systems have no common number for it.
 #[cfg(not(target_os = "linux"))]
 pub(super) fn loaded(_path: &Path) -> Option<Library> {
     None
@@ -41,10 +41,10 @@ pub(super) enum Kind {
     U64,
 }
 
-/// How many there are.
+/// The number of types.
 const N_KINDS: usize = 6;
 
-/// A tensor that is to be there.
+/// A tensor to be created.
 pub(super) struct Wanted<'a> {
     shape: &'a [i64],
     /// `None`: it is contiguous.
@@ -53,17 +53,17 @@ pub(super) struct Wanted<'a> {
     by: By,
 }
 
-/// Which of PyTorch's functions of Python makes it.
+/// The Python function of PyTorch that creates it.
 #[derive(Clone, Copy)]
 enum By {
     EmptyLike,
-    /// In the order of the other's memory.
+    /// In the dimension order of the other tensor's memory.
     EmptyInOrder,
     NewEmpty,
 }
 
 impl Kind {
-    /// By PyTorch's name, of those that are whole numbers.
+    /// By PyTorch's name, for integer types.
     pub(super) fn whole(name: &str) -> Option<Kind> {
         match name {
             "uint8" => Some(Kind::U8),
@@ -73,7 +73,7 @@ impl Kind {
         }
     }
 
-    /// Of the elements of attention.
+    /// For element types of attention.
     pub(super) fn of(dtype: Dtype) -> Kind {
         match dtype {
             Dtype::Bf16 => Kind::Bf16,
@@ -84,17 +84,17 @@ impl Kind {
 }
 
 impl<'a> Wanted<'a> {
-    /// Of the shape and the type of a tensor that is there; contiguous.
+    /// With the shape and the type of an existing tensor; contiguous.
     pub(super) fn like(shape: &'a [i64], kind: Kind) -> Wanted<'a> {
         Wanted::by(shape, None, kind, By::EmptyLike)
     }
 
-    /// Of the shape and the type of a tensor that is there, with the strides that `torch.empty_like` gives it.
+    /// With the shape and the type of an existing tensor, and the strides of `torch.empty_like`.
     pub(super) fn in_order(shape: &'a [i64], strides: &'a [i64], kind: Kind) -> Wanted<'a> {
         Wanted::by(shape, Some(strides), kind, By::EmptyInOrder)
     }
 
-    /// Of this shape and type; contiguous.
+    /// With this shape and type; contiguous.
     pub(super) fn of(shape: &'a [i64], kind: Kind) -> Wanted<'a> {
         Wanted::by(shape, None, kind, By::NewEmpty)
     }
@@ -124,7 +124,7 @@ pub(super) struct Aten {
     pub(super) library: Library,
 }
 
-/// A tensor that no object of Python has.
+/// A tensor without a Python object.
 pub(super) struct Handle<'a> {
     aten: &'a Aten,
     tensor: *mut c_void,
@@ -141,14 +141,14 @@ impl Drop for Handle<'_> {
     }
 }
 
-/// Why nothing has run.
+/// Why nothing ran.
 pub(super) enum Unfinished {
     NoMemory,
     Error(ferroflash::Error),
 }
 
 impl Aten {
-    /// Those of the library at this path, if the process has loaded it and it has them.
+    /// The functions of the library at this path, if the process has loaded it and it has them.
     pub(super) fn of(library: &Path) -> Option<Aten> {
         let library = loaded(library)?;
         // SAFETY: the signatures are those of `torch/csrc/inductor/aoti_torch/c/shim.h` and `torch/csrc/stable/c/shim.h`, which PyTorch keeps.
@@ -181,7 +181,7 @@ impl Aten {
         }
     }
 
-    /// A type of elements as DLPack has it; `None` of those that q, k and v do not have.
+    /// DLPack's form of an element type; `None` for types that q, k and v do not have.
     pub(super) fn kind(&self, dtype: i32) -> Option<(u8, u8)> {
         let [bf16, f16, f32, ..] = self.kinds;
         let (bfloat, float) = (DLDataTypeCode::BFLOAT.0, DLDataTypeCode::FLOAT.0);
@@ -193,7 +193,7 @@ impl Aten {
         }
     }
 
-    /// A device as DLPack has it; `None` of those that are neither the host nor a CUDA device.
+    /// DLPack's form of a device; `None` if it is neither the host nor a CUDA device.
     pub(super) fn of_dlpack(&self, device: i32, index: i32) -> Option<(u32, i32)> {
         match device {
             _ if device == self.cpu => Some((DLDeviceType::CPU.0, 0)),
@@ -202,7 +202,7 @@ impl Aten {
         }
     }
 
-    /// New memory, contiguous; `None` where there is none left, or PyTorch refuses otherwise.
+    /// New contiguous memory; `None` if none is left, or PyTorch refuses for another reason.
     pub(super) fn empty(&self, wanted: &Wanted, ordinal: Option<i32>) -> Option<Handle<'_>> {
         let n_dims = wanted.shape.len();
         let mut strides = [1; super::view::MOST_DIMS];
@@ -244,14 +244,14 @@ impl Aten {
 }
 
 impl Handle<'_> {
-    /// PyTorch's handle, which is the caller's from now on.
+    /// PyTorch's handle, owned by the caller from now on.
     pub(super) fn into_raw(self) -> *mut c_void {
         let tensor = self.tensor;
         std::mem::forget(self);
         tensor
     }
 
-    /// An object of Python that has the tensor.
+    /// A Python object of the tensor.
     fn into_python(
         self,
         py: Python<'_>,
@@ -269,7 +269,7 @@ impl Handle<'_> {
     }
 }
 
-/// How memory is made.
+/// How memory is allocated.
 pub(super) struct Memory {
     pub(super) aten: Option<Aten>,
     new_empty: Py<PyAny>,
@@ -308,7 +308,7 @@ impl Memory {
         })
     }
 
-    /// As [`super::room::Room::run`] says, beside these objects.
+    /// As [`super::room::Room::run`], on the device of these objects.
     pub(super) fn run<const N: usize>(
         &self,
         like: [&Bound<'_, PyAny>; N],
@@ -362,7 +362,7 @@ impl Memory {
         Ok(made.map(|made| made.map(|(tensor, _)| tensor)))
     }
 
-    /// A new tensor by PyTorch's functions of Python, on the device of another one, and its address.
+    /// A new tensor from PyTorch's Python functions, on the device of another one, and its address.
     fn by_python(&self, like: &Bound<'_, PyAny>, wanted: &Wanted) -> PyResult<(Py<PyAny>, u64)> {
         let py = like.py();
         let tensor = match wanted.by {
@@ -382,14 +382,14 @@ impl Memory {
     }
 }
 
-/// 0 where no tensor is there.
+/// 0 if there is no tensor.
 fn addresses<const N: usize>(made: &[Option<(Py<PyAny>, u64)>; N]) -> [u64; N] {
     made.each_ref()
         .map(|made| made.as_ref().map_or(0, |&(_, address)| address))
 }
 
 impl Aten {
-    /// Runs a pass on tensors of which those are made that are not there, at 0; gives these.
+    /// Runs a pass on tensors, creating those whose address is 0; returns the new ones.
     pub(super) fn run<const N: usize>(
         &self,
         mut there: [u64; N],

@@ -1,10 +1,10 @@
-//! Kernels of operators in native code: boxed, as PyTorch calls them, without Python and its lock. From torch 2.10 on.
+//! Native kernels of operators: boxed, as PyTorch calls them, without Python and its lock. From torch 2.10 on.
 //!
-//! A kernel reads its tensors, finds the plan of the call among those that the door keeps, and runs a pass. Whatever it cannot serve, it hands on as it is
-//! to another operator of the same arguments, whose kernel is a function of Python: a call that has no plan yet, tensors that no kernel reads where they
-//! lie, float32 on a GPU, which asks Python how exact it is to be, and memory that is not to be had.
+//! A kernel reads its tensors, finds the plan of the call among those that the door keeps, and runs a pass. A call that it cannot run it passes on
+//! unchanged to another operator with the same arguments, whose kernel is a Python function: a call without a plan yet, tensors that no kernel can
+//! read in place, float32 on a GPU, whose precision is a setting in Python, and a failed allocation.
 //!
-//! An error is text: what PyTorch makes of it is a RuntimeError.
+//! An error is text; PyTorch raises it as a RuntimeError.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_void};
@@ -45,19 +45,19 @@ const KERNELS: [Boxed; N_OPERATORS] = [
     kernel::<5>,
 ];
 
-/// What SDPA's operators give and take beside attention.
+/// What SDPA's operators return and take in addition to attention.
 struct Sdpa {
-    /// A greater head_dim is handed on.
+    /// A call with a greater head_dim is passed on.
     most_head_dim: i64,
     /// Shapes and types of the tensors for the state of dropout.
     states: [(Vec<i64>, Kind); 2],
 }
 
-/// What Python says of SDPA: the greatest head_dim, and of two tensors shape and type.
+/// Python's settings for SDPA: the greatest head_dim, and shape and type of two tensors.
 pub(super) type OfSdpa = (i64, [(Vec<i64>, String); 2]);
 
 impl Sdpa {
-    /// `None` of types that are not known.
+    /// `None` for unknown types.
     fn of((most_head_dim, states): OfSdpa) -> Option<Sdpa> {
         let [first, second] = states.map(|(shape, kind)| Some((shape, Kind::whole(&kind)?)));
         let states = [first?, second?];
@@ -69,24 +69,24 @@ impl Sdpa {
     }
 }
 
-/// What kernels serve by: they are plain functions, and get nothing else.
+/// The kernels' global state: they are plain functions, and get no other.
 static SERVING: OnceLock<Serving> = OnceLock::new();
 
-/// The door that kernels serve by, and what they want of PyTorch.
+/// The kernels' door, and the PyTorch functions that they use.
 struct Serving {
     shared: Arc<Shared>,
     stable: Stable,
-    /// There where SDPA's operators have kernels.
+    /// Set if SDPA's operators have kernels.
     sdpa: OnceLock<Sdpa>,
     n_served: [AtomicU64; N_OPERATORS],
 }
 
 thread_local! {
-    /// What a function of Python has refused a call with that was handed on to it.
+    /// The refusal by a Python function of a call that was passed on to it.
     static REFUSED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// A call that was handed on to Python is refused with this text.
+/// Refuses a call that was passed on to Python, with this text.
 #[pyfunction]
 pub(crate) fn refuse(text: String) {
     REFUSED.set(Some(text));
@@ -117,9 +117,9 @@ unsafe fn enter(operator: Operator, stack: *mut u64, n_arguments: u64, n_results
     }
 }
 
-/// What a pass fails with.
+/// The errors of a pass.
 enum Failure {
-    /// Python's way finds memory, or says why there is none.
+    /// The Python kernel finds memory, or says why there is none.
     NoMemory,
     Text(String),
 }
@@ -130,7 +130,7 @@ impl From<Stuck> for Failure {
     }
 }
 
-/// Beside tensors of PyTorch's C functions.
+/// For tensors of PyTorch's C functions.
 #[derive(Clone, Copy)]
 struct Handles<'a> {
     aten: &'a Aten,
@@ -170,7 +170,7 @@ impl<'a, const N: usize> Room<N> for Handles<'a> {
 }
 
 impl Serving {
-    /// Runs a kernel: frees the arguments and puts results in their place, or says why there are none.
+    /// Runs a kernel: frees the arguments and replaces them by the results, or says why there are none.
     ///
     /// # Safety
     /// As for [`enter`].
@@ -242,7 +242,7 @@ impl Serving {
         Ok(())
     }
 
-    /// A tensor that is not there.
+    /// An undefined tensor.
     fn undefined(&self) -> Result<u64, String> {
         let mut tensor = null_mut();
         // SAFETY: PyTorch fills a handle in.
@@ -265,10 +265,10 @@ impl Serving {
         Some([length(stack[0])?, length(stack[1])?])
     }
 
-    /// Has Python's way serve a call; gives its results.
+    /// Lets the Python kernel run a call; returns its results.
     ///
     /// # Safety
-    /// As for [`enter`]; nobody has freed an argument.
+    /// As for [`enter`]; no argument has been freed.
     unsafe fn hand_on(
         &self,
         aten: &Aten,
@@ -311,7 +311,7 @@ impl Serving {
         }
     }
 
-    /// o and lse; `None` where Python's way is to serve the call.
+    /// o and lse; `None` if the Python kernel is to run the call.
     ///
     /// # Safety
     /// As for [`enter`], of `plain`.
@@ -328,7 +328,7 @@ impl Serving {
         }
     }
 
-    /// The gradients of q, k and v; `None` where Python's way is to serve the call.
+    /// The gradients of q, k and v; `None` if the Python kernel is to run the call.
     ///
     /// # Safety
     /// As for [`enter`], of `plain_backward`.
@@ -347,7 +347,7 @@ impl Serving {
         }
     }
 
-    /// o, lse, and what SDPA wants beside them; `None` where Python's way is to serve the call.
+    /// o, lse, and the other results of SDPA; `None` if the Python kernel is to run the call.
     ///
     /// # Safety
     /// As for [`enter`], of SDPA's forward pass.
@@ -385,7 +385,7 @@ impl Serving {
         Ok(Some(results))
     }
 
-    /// The gradients of q, k and v; `None` where Python's way is to serve the call.
+    /// The gradients of q, k and v; `None` if the Python kernel is to run the call.
     ///
     /// # Safety
     /// As for [`enter`], of SDPA's backward pass.
@@ -409,7 +409,7 @@ impl Serving {
         }
     }
 
-    /// o and lse; `None` where Python's way is to serve the call.
+    /// o and lse; `None` if the Python kernel is to run the call.
     ///
     /// # Safety
     /// As for [`enter`], of the forward pass of a node of autograd's graph.
@@ -424,7 +424,7 @@ impl Serving {
         unsafe { self.outputs(room, qkv, &numbers, Order::RowsFirst) }
     }
 
-    /// The gradients of q, k and v; `None` where Python's way is to serve the call.
+    /// The gradients of q, k and v; `None` if the Python kernel is to run the call.
     ///
     /// # Safety
     /// As for [`enter`], of the backward pass of a node of autograd's graph.
@@ -440,18 +440,18 @@ impl Serving {
         unsafe { self.gradients(room, qkv, (outputs, None), &numbers, Order::RowsFirst) }
     }
 
-    /// Those of a node of autograd's graph, which are known of the door's calls. Whoever else calls the operator is told that it is not implemented, as
-    /// without these kernels.
+    /// The numbers of a node of autograd's graph, known from the door's calls. Other callers of the operator get the error that it is not
+    /// implemented, as without these kernels.
     fn numbers_of_code(&self, dropout_p: u64) -> Result<Numbers, Failure> {
         let numbers = self.shared.codes.numbers(f64::from_bits(dropout_p));
         let text = "_scaled_dot_product_fused_attention_overrideable is not implemented for these tensors: ferroflash serves its own calls by it";
         numbers.ok_or_else(|| Failure::Text(text.to_owned()))
     }
 
-    /// Those of a call of SDPA; `None` of a call that PyTorch's own kernels serve, which Python's way finds the reason for.
+    /// The numbers of a call of SDPA; `None` for a call that PyTorch's own kernels run, for which the Python kernel finds the reason.
     ///
     /// # Safety
-    /// q is a handle of PyTorch's that nobody deletes meanwhile.
+    /// q is a PyTorch handle that is not deleted meanwhile.
     unsafe fn numbers_of_sdpa(
         &self,
         dropout_p: f64,
@@ -472,10 +472,10 @@ impl Serving {
         })
     }
 
-    /// A call of tensors that are as kernels read them.
+    /// A call of tensors that kernels can read.
     ///
     /// # Safety
-    /// They are handles of PyTorch's that nobody deletes meanwhile.
+    /// They are PyTorch handles that are not deleted meanwhile.
     unsafe fn call(&self, room: Handles<'_>, qkv: [*mut c_void; 3], order: Order) -> Option<Call> {
         let [q, k, v] = qkv;
         // SAFETY: as the caller promises.
@@ -486,7 +486,7 @@ impl Serving {
         (q.ordinal().is_none() || !q.is_f32()).then_some(call)
     }
 
-    /// o, in the order of q, and lse.
+    /// o, in the dimension order of q, and lse.
     ///
     /// # Safety
     /// As for [`Serving::call`].
@@ -512,7 +512,7 @@ impl Serving {
         Ok(lse.map(|lse| vec![o, lse]))
     }
 
-    /// The gradients of q, k and v, each in its order, from o, lse, d_o and d_lse.
+    /// The gradients of q, k and v, each in the dimension order of its tensor, from o, lse, d_o and d_lse.
     ///
     /// # Safety
     /// As for [`Serving::call`].
@@ -558,10 +558,10 @@ impl Serving {
     }
 }
 
-/// softmax_scale, the keys to the left and to the right, and num_splits.
+/// softmax_scale, the window's keys before and after, and num_splits.
 ///
 /// # Safety
-/// They are words as PyTorch gives them.
+/// The words come from PyTorch.
 unsafe fn numbers_of(words: &[u64]) -> Numbers {
     // SAFETY: as the caller promises.
     let side = |word| unsafe { optional(word) }.map(u64::cast_signed);
@@ -574,7 +574,7 @@ unsafe fn numbers_of(words: &[u64]) -> Numbers {
     }
 }
 
-/// Kernels that were put behind operators; they stay there until they are removed.
+/// Registered kernels of operators; they stay registered until removed.
 #[pyclass(frozen, module = "ferroflash._native")]
 pub(crate) struct Kernels {
     library: AtomicU64,
@@ -582,7 +582,7 @@ pub(crate) struct Kernels {
 
 #[pymethods]
 impl Kernels {
-    /// Takes them away again.
+    /// Removes them.
     fn remove(&self) {
         let library = self.library.swap(0, Ordering::AcqRel);
         if let (Some(serving), true) = (SERVING.get(), library != 0) {
@@ -592,8 +592,8 @@ impl Kernels {
     }
 }
 
-/// Puts native kernels behind operators of a namespace, for tensors of a dispatch key: each operator's name, and which kernel it gets. `None`
-/// where PyTorch has not what that needs, or another door's kernels are there.
+/// Registers native kernels for operators of a namespace and a dispatch key: each operator's name, and its kernel. `None` if PyTorch lacks what that
+/// needs, or another door's kernels are registered.
 pub(super) fn put(
     shared: &Arc<Shared>,
     (namespace, key): (&str, &str),
@@ -652,7 +652,7 @@ pub(super) fn put(
     })
 }
 
-/// How many calls native kernels have served by this door, of each operator.
+/// How many calls native kernels have run through this door, for each operator.
 pub(super) fn n_served(shared: &Arc<Shared>) -> [u64; N_OPERATORS] {
     match SERVING.get() {
         Some(serving) if Arc::ptr_eq(&serving.shared, shared) => serving

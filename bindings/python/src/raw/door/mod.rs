@@ -1,30 +1,31 @@
-//! The door of PyTorch's eager calls: a call on plain tensors goes from Python to its kernels by one native function.
+//! The door: the fast path of PyTorch's eager calls. A call on plain tensors goes from Python to its kernels through one native function.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `torch` | what is asked of PyTorch at every call |
-//! | `view` | tensors, looked at where they lie |
-//! | `words` | a call without its memory: what plans are found by |
-//! | `read` | arguments of Python as numbers, where they are plain |
-//! | `planned` | a call that is planned; both its passes |
+//! | `torch` | questions to PyTorch at every call |
+//! | `view` | views of tensors in place |
+//! | `words` | a call without its memory: the key of plans |
+//! | `read` | Python arguments as numbers, if they are plain |
+//! | `planned` | a planned call; both its passes |
 //! | `room` | the stream and the memory of a pass |
 //! | `aten` | memory for results |
-//! | `boxed` | kernels of operators in native code |
-//! | `operator` | which operators these are |
-//! | `stable` | PyTorch's functions for these |
+//! | `boxed` | native kernels of operators |
+//! | `operator` | the operators that have them |
+//! | `stable` | PyTorch's functions for them |
 //!
-//! A call is plain where nobody but its caller has to see it, its tensors are tensors of PyTorch and nothing more, and its numbers are numbers. Whatever
-//! is not makes the door answer `None`, and Python goes on by the operators. So does whatever is not known: the door refuses nothing itself. What
-//! a call must keep to is checked in Python when a combination of shapes is first seen, and its plan is kept here.
+//! A call is plain if only its caller has to see it, its tensors are PyTorch tensors and not of a subclass, and its numbers are numbers. For any
+//! other call the door returns `None`, and Python continues with the operators. It does the same for anything unknown: the door itself refuses
+//! nothing. Python checks the rules of a call when a combination of shapes is first seen, and the door keeps its plan.
 //!
-//! Operators whose calls are plain have native kernels (`boxed`), where PyTorch takes such: they find plans among those of the door, and hand on to
-//! Python what they find none for.
+//! Operators whose calls are plain have native kernels (`boxed`), if PyTorch supports them: they find plans among those of the door, and pass calls
+//! without a plan on to Python.
 //!
-//! A call whose gradients are wanted is a node of autograd's graph. Of o alone it is the native one of an operator of PyTorch that is made for kernels from outside, and has the
-//! door's (`graph_forward`, `graph_backward`): neither pass is a function of Python. What that node cannot keep makes it an `autograd.Function`: lengths, and a gradient of lse.
+//! A call whose gradients are wanted is a node of autograd's graph. If only o is wanted, it is the native node of a PyTorch operator that is made
+//! for external kernels, with the door's kernels (`graph_forward`, `graph_backward`): neither pass is a Python function. With lengths or a gradient
+//! of lse, which that node cannot save, it is an `autograd.Function`.
 //!
-//! `unsafe` rests on this: a pass runs on addresses that were read from tensors in the same function, which holds them meanwhile; their types,
-//! shapes, strides and devices, compared word by word, are those that the plan was made for; and the alignment of the addresses is looked at.
+//! `unsafe` relies on this: a pass runs on addresses that were read from tensors in the same function, which keeps them alive; their types, shapes,
+//! strides and devices, compared word by word, are those of the plan; and the alignment of the addresses is checked.
 
 mod aten;
 mod boxed;
@@ -64,7 +65,7 @@ use words::{Codes, Numbers, Words};
 /// How many combinations of shapes are kept.
 const N_PLANS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
 
-/// The lengths that a call may give, and the table of its pages.
+/// The lengths that a call may give, and its page table.
 const LENGTHS: [Argument; 6] = [
     Argument::CuSeqlensQ,
     Argument::CuSeqlensK,
@@ -76,20 +77,20 @@ const LENGTHS: [Argument; 6] = [
 
 const N_LENGTHS: usize = LENGTHS.len();
 
-/// What calls want of PyTorch.
+/// The PyTorch functions that calls use.
 struct Means {
     torch: Torch,
     viewer: Viewer,
     memory: Memory,
 }
 
-/// softmax_scale, the keys to the left and to the right, and num_splits.
+/// softmax_scale, the window's keys before and after, and num_splits.
 type OfCode = (Option<f64>, Option<i64>, Option<i64>, i64);
 
-/// Plans by the words of their calls. Who uses one counts it outside of Python, since objects of Python are counted under its lock alone.
+/// Plans by the words of their calls. They have their own reference counts, since those of Python objects need Python's lock.
 type Plans = LruCache<Box<[i64]>, Arc<Py<Planned>>>;
 
-/// What a door has that kernels of operators use, too.
+/// The part of a door that kernels of operators use as well.
 struct Shared {
     means: Arc<Means>,
     plans: Mutex<Plans>,
@@ -99,7 +100,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// The plan of a call that was made before.
+    /// The plan of a call that was made earlier.
     fn kept(&self, words: &[i64]) -> Option<Arc<Py<Planned>>> {
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         plans.get(words).map(Arc::clone)
@@ -119,19 +120,20 @@ impl Shared {
 #[pyclass(frozen, module = "ferroflash._native")]
 pub(crate) struct Door {
     shared: Arc<Shared>,
-    /// Of Python: plans a call of q, k, v, lengths and numbers, or refuses it.
+    /// Python function: plans a call of q, k, v, lengths and numbers, or refuses it.
     plan: Py<PyAny>,
     /// Runs a pass as a node of autograd's graph.
     apply: Py<PyAny>,
-    /// An operator of PyTorch that has a native node, where both its passes have kernels of the door on every device.
+    /// An operator of PyTorch that has a native node, if both its passes have the door's kernels on every device.
     node: OnceLock<Py<PyAny>>,
 }
 
 #[pymethods]
 impl Door {
-    /// `plan` is called with q, k, v, lengths or None, and numbers, when these are first seen: it refuses them, or returns a plan, its forward pass or
-    /// None where no kernel reads such tensors as they lie, the bits of which none may be set in an address, and the shape of lse. `apply` is that of an `autograd.Function` whose
-    /// `forward` is `forward_of_graph`. `exchange` is DLPack's exchange table of tensors, and `library` the path of PyTorch's library, where there are some.
+    /// `plan` is called with q, k, v, lengths or None, and numbers, when these are first seen: it refuses them, or returns a plan, its forward pass
+    /// (None if no kernel can read such tensors in place), a mask of bits that must be 0 in addresses, and the shape of lse. `apply` is that of an
+    /// `autograd.Function` whose `forward` is `forward_of_graph`. `exchange` is DLPack's exchange table of tensors, and `library` the path of
+    /// PyTorch's library, if they exist.
     #[new]
     #[pyo3(signature = (plan, apply, *, exchange=None, library=None))]
     fn new(
@@ -162,9 +164,10 @@ impl Door {
         })
     }
 
-    /// Puts native kernels behind operators of a namespace, for tensors of a dispatch key: each operator's name, and which kernel it gets, "forward",
-    /// "backward", "sdpa_forward", "sdpa_backward", "graph_forward" or "graph_backward". `sdpa`, which those of SDPA need, is the greatest head_dim, and shape and type of the two
-    /// results for the state of dropout. None where PyTorch has not what that needs, and where another door's kernels are there: one door of a process serves operators.
+    /// Registers native kernels for operators of a namespace and a dispatch key: each operator's name, and its kernel: "forward",
+    /// "backward", "sdpa_forward", "sdpa_backward", "graph_forward" or "graph_backward". `sdpa`, which those of SDPA need, is the greatest head_dim,
+    /// and shape and type of the two results for the state of dropout. Returns None if PyTorch lacks what that needs, or if another door's kernels
+    /// are registered: only one door of a process can have kernels.
     #[pyo3(signature = (namespace, key, operators, sdpa=None))]
     fn put_kernels(
         &self,
@@ -176,7 +179,7 @@ impl Door {
         boxed::put(&self.shared, (namespace, key), &operators, sdpa)
     }
 
-    /// Has nodes of autograd's graph be those of this operator, which is `aten::_scaled_dot_product_fused_attention_overrideable`: its kernels are the door's
+    /// Makes nodes of autograd's graph those of this operator, `aten::_scaled_dot_product_fused_attention_overrideable`: its kernels are the door's
     /// for tensors of every device.
     fn put_node(&self, operator: Py<PyAny>) {
         // Whoever says it says the same.
@@ -194,14 +197,14 @@ impl Door {
         ))
     }
 
-    /// How many calls native kernels have served by this door, of each operator in the order of their names above.
+    /// How many calls native kernels have run through this door, for each operator in the order of their names above.
     #[getter]
     fn n_served(&self) -> Vec<u64> {
         boxed::n_served(&self.shared).to_vec()
     }
 
-    /// Attention as flash-attn's functions have it: o, or, unless `lse` is None, o and lse, which has a gradient where `lse` is true. `None` where the call is not
-    /// plain, as it is where dropout_p and softcap are anything but 0 or None. Of the window None and negative numbers are no limit.
+    /// Attention as in flash-attn's functions: o, or, unless `lse` is None, o and lse, which has a gradient if `lse` is true. `None` if the call is
+    /// not plain, for instance if dropout_p or softcap is not 0 or None. In the window, None and negative numbers are no limit.
     #[expect(clippy::too_many_arguments, reason = "Python's functions have as many")]
     fn flash(
         &self,
@@ -235,8 +238,8 @@ impl Door {
         }
     }
 
-    /// Attention: o and lse; `None` where the call is not plain. Lengths are None, or cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k
-    /// and page_table; numbers max_seqlen_q, max_seqlen_k, softmax_scale, the keys to the left and to the right, and num_splits.
+    /// Attention: o and lse; `None` if the call is not plain. Lengths are None, or cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k
+    /// and page_table; numbers are max_seqlen_q, max_seqlen_k, softmax_scale, the window's keys before and after, and num_splits.
     fn attention(
         &self,
         q: &Bound<'_, PyAny>,
@@ -251,7 +254,7 @@ impl Door {
         }
     }
 
-    /// What the operator `ferroflash::forward` computes of these: o and lse, contiguous. `None` where the door does not serve the call.
+    /// The results of the operator `ferroflash::forward`: o and lse, contiguous. `None` if the door does not support the call.
     fn behind_operator(
         &self,
         q: &Bound<'_, PyAny>,
@@ -264,8 +267,8 @@ impl Door {
         self.outputs(given, numbers_of(numbers))
     }
 
-    /// What the operator `ferroflash::backward` computes of these: the gradients of q, k and v, contiguous. `saved` are q, k, v, o and lse. `None` where
-    /// the door does not serve the call.
+    /// The results of the operator `ferroflash::backward`: the gradients of q, k and v, contiguous. `saved` are q, k, v, o and lse. `None` if the
+    /// door does not support the call.
     fn behind_operator_backward(
         &self,
         saved: &Bound<'_, PyTuple>,
@@ -282,8 +285,8 @@ impl Door {
         self.gradients(given, (o, lse, d_o, d_lse), numbers_of(numbers))
     }
 
-    /// What `aten::_scaled_dot_product_flash_attention` computes, without dropout: o and lse, of tensors `[batch, heads, seqlen, head_dim]`. o is like q, in
-    /// the order of its memory. None where the door does not serve the call.
+    /// The results of `aten::_scaled_dot_product_flash_attention`, without dropout: o and lse, for tensors `[batch, heads, seqlen, head_dim]`. o is
+    /// like q, in the dimension order of its memory. None if the door does not support the call.
     fn behind_sdpa(
         &self,
         q: &Bound<'_, PyAny>,
@@ -296,8 +299,8 @@ impl Door {
         self.outputs(given, numbers_of_sdpa(causal, scale))
     }
 
-    /// What `aten::_scaled_dot_product_flash_attention_backward` computes, without dropout: the gradients of q, k and v, each like it, in the order
-    /// of its memory. None where the door does not serve the call.
+    /// The results of `aten::_scaled_dot_product_flash_attention_backward`, without dropout: the gradients of q, k and v, each like its tensor, in
+    /// the dimension order of its memory. None if the door does not support the call.
     #[expect(clippy::too_many_arguments, reason = "PyTorch's operator has as many")]
     fn behind_sdpa_backward(
         &self,
@@ -316,7 +319,7 @@ impl Door {
 }
 
 impl Door {
-    /// o, or o and lse, as [`Door::flash`] says.
+    /// o, or o and lse, as in [`Door::flash`].
     fn attend(
         &self,
         py: Python<'_>,
@@ -395,7 +398,7 @@ impl Door {
         result.map(Bound::unbind)
     }
 
-    /// The plan of a call; or says why it is refused.
+    /// The plan of a call, or why it is refused.
     fn plan_of(
         &self,
         py: Python<'_>,
@@ -451,8 +454,8 @@ impl Door {
         Ok(planned)
     }
 
-    /// A call of an operator, and its plan. Nobody has to be asked whether it is plain: what sees calls has seen this one before PyTorch calls
-    /// what is behind an operator.
+    /// A call of an operator, and its plan. It need not be checked for being plain: everything that has to see a call has seen it before PyTorch
+    /// calls an operator's kernel.
     fn behind(
         &self,
         given: Given<'_, '_>,
@@ -506,7 +509,7 @@ impl Door {
     }
 }
 
-/// max_seqlen_q, max_seqlen_k, softmax_scale, the keys to the left and to the right, and num_splits, where they are plain.
+/// max_seqlen_q, max_seqlen_k, softmax_scale, the window's keys before and after, and num_splits, if they are plain.
 fn numbers_of(numbers: &Bound<'_, PyTuple>) -> Option<Numbers> {
     let at = |index: usize| numbers.get_item(index).ok();
     Some(Numbers {
@@ -519,7 +522,7 @@ fn numbers_of(numbers: &Bound<'_, PyTuple>) -> Option<Numbers> {
     })
 }
 
-/// Those of SDPA's operators.
+/// The numbers of SDPA's operators.
 fn numbers_of_sdpa(causal: &Bound<'_, PyAny>, scale: &Bound<'_, PyAny>) -> Option<Numbers> {
     Some(Numbers {
         softmax_scale: real(scale)?,
@@ -528,14 +531,14 @@ fn numbers_of_sdpa(causal: &Bound<'_, PyAny>, scale: &Bound<'_, PyAny>) -> Optio
     })
 }
 
-/// q, k and v, lengths, and how the three lie.
+/// q, k and v, lengths, and the dimension order of the three.
 type Given<'a, 'py> = (
     [&'a Bound<'py, PyAny>; 3],
     Option<&'a Bound<'py, PyTuple>>,
     Order,
 );
 
-/// Which dimension comes first behind the batch.
+/// The dimension that follows the batch.
 #[derive(Clone, Copy)]
 enum Order {
     /// `[batch, seqlen, heads, head_dim]`, or packed.
@@ -545,7 +548,7 @@ enum Order {
 }
 
 impl Order {
-    /// What was looked at of a tensor in this order, as plans have it; `None` of other dimensions.
+    /// The view of a tensor in this order, in the order of plans; `None` for other dimensions.
     fn of_plans(self, view: View) -> Option<View> {
         match self {
             Order::RowsFirst => Some(view),
@@ -553,7 +556,7 @@ impl Order {
         }
     }
 
-    /// A tensor in this order, in the other one where it is not that of plans.
+    /// A tensor in this order, transposed if it is not that of plans.
     fn rows_first<'py>(self, tensor: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         match self {
             Order::RowsFirst => Ok(tensor.clone()),
@@ -563,7 +566,7 @@ impl Order {
 }
 
 impl Means {
-    /// A plain tensor, looked at, as plans have it; `None` of anything else.
+    /// The view of a plain tensor, in the order of plans; `None` for anything else.
     fn view(&self, tensor: &Bound<'_, PyAny>, order: Order) -> Option<View> {
         if !self.torch.is_tensor(tensor) {
             return None;
@@ -573,16 +576,16 @@ impl Means {
     }
 }
 
-/// The tensors of a call, looked at.
+/// The views of a call's tensors.
 struct Call {
     views: [View; 3],
-    /// Of these, and of the lengths that are given.
+    /// The views of these, and of the given lengths.
     addresses: Addresses,
     words: Words,
 }
 
 impl Call {
-    /// `None` where one of them is not plain.
+    /// `None` if one of them is not plain.
     fn of(
         means: &Means,
         qkv: [&Bound<'_, PyAny>; 3],
@@ -608,7 +611,7 @@ impl Call {
         Call::new(views, lengths)
     }
 
-    /// Of q, k and v as plans have them, and lengths; `None` where q, k and v have not one type that there are kernels for, and one device.
+    /// The key of q, k and v, in the order of plans, and lengths; `None` unless q, k and v have one type with kernels, and one device.
     fn new(views: [View; 3], lengths: Option<[Option<View>; N_LENGTHS]>) -> Option<Call> {
         let [q, ..] = &views;
         let known = |view: &View| view.dtype().is_some() && view.is_beside(q);
@@ -644,14 +647,14 @@ impl Call {
         })
     }
 
-    /// The words that the plan of a call is found by. `exact`: products of f32 are exact.
+    /// The words that are the key of a call's plan. `exact`: products of f32 are exact.
     fn spelled(&self, numbers: &Numbers, exact: bool) -> Words {
         let mut words = self.words;
         numbers.spell(exact, &mut words);
         words
     }
 
-    /// Whether kernels write o as it is wanted: contiguous, or, with heads first, in the order of q's memory.
+    /// Whether kernels can write o as wanted: contiguous, or, with heads first, in the dimension order of q's memory.
     fn orders_o(&self, order: Order) -> bool {
         match order {
             Order::RowsFirst => true,

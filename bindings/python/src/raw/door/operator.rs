@@ -1,4 +1,4 @@
-//! The operators that have native kernels: their arguments and results, as their schemas say, and who serves what a native kernel hands on.
+//! The operators that have native kernels: their arguments and results, as in their schemas, and the operators to which native kernels pass calls on.
 
 use std::ffi::CStr;
 
@@ -49,7 +49,7 @@ impl Operator {
         }
     }
 
-    /// Which of its arguments belong to its kernel.
+    /// The arguments that its kernel owns.
     pub(super) fn signature(self) -> Signature {
         match self {
             Operator::Forward => Signature {
@@ -88,7 +88,7 @@ impl Operator {
         }
     }
 
-    /// The operator that serves the same calls, whose kernel is a function of Python, and how many results that one has, all of which are tensors.
+    /// The operator for the same calls whose kernel is a Python function, and the number of its results, all of which are tensors.
     pub(super) fn of_python(self) -> (&'static CStr, usize) {
         match self {
             Operator::Forward => (c"ferroflash::plain_by_python", 2),
@@ -112,7 +112,7 @@ impl Operator {
         }
     }
 
-    /// Where the arguments of [`Operator::of_python`]'s operator are among this one's, in their order; nothing where they are the same.
+    /// The indices of the arguments of [`Operator::of_python`]'s operator among this one's, in their order; `None` if they are the same.
     pub(super) fn handed_on(self) -> &'static [usize] {
         match self {
             Operator::GraphForward => &[0, 1, 2, 4],
@@ -122,11 +122,11 @@ impl Operator {
     }
 }
 
-/// The results of SDPA's forward pass that are tensors and there: o, lse, two for the state of dropout, and the debug mask. Between lse and the
-/// others are two tensors that are not there, and the lengths of q and k.
+/// The results of SDPA's forward pass that are defined tensors: o, lse, two for the state of dropout, and the debug mask. Between lse and the others
+/// are two undefined tensors, and the lengths of q and k.
 pub(super) const N_OF_SDPA: usize = 5;
 
-/// Where an operator's arguments are that belong to its kernel.
+/// The arguments that an operator's kernel owns.
 pub(super) struct Signature {
     pub(super) tensors: &'static [usize],
     pub(super) optional_tensors: &'static [usize],

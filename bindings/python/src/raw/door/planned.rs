@@ -1,4 +1,4 @@
-//! A call that is planned, and both its passes on plain tensors.
+//! A planned call, and both its passes on plain tensors.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,43 +15,43 @@ use super::view::{MOST_DIMS, View};
 use super::{Call, Means, N_LENGTHS, Order};
 use crate::raw::Call as Pass;
 
-/// No kernel reads what a call gives.
+/// No kernel can read the tensors of a call.
 const UNREAD: Stuck = Stuck("no kernel reads tensors of these strides");
 
-/// How many strides of the gradient of o a plan keeps backward passes of.
+/// For how many different strides of o's gradient a plan keeps backward passes.
 const MOST_STRIDES: usize = 16;
 
-/// A backward pass, and the strides of the gradient of o that it reads; `None` where no kernel reads these.
+/// A backward pass, and the strides of the gradient of o that it reads; `None` if no kernel can read these.
 pub(super) struct Differentiated {
     strides: Vec<i64>,
     backward: Option<Py<Pass>>,
 }
 
-/// What Python says of a plan: itself, its forward pass or none, the bits of which none may be set in an address, and the shape of lse.
+/// Python's result for a plan: the plan, its forward pass or none, a mask of bits that must be 0 in addresses, and the shape of lse.
 pub(super) type Found = (Py<PyAny>, Option<Py<Pass>>, u64, Vec<i64>);
 
 /// A call of these shapes, strides, types, devices and numbers. It keeps no tensor.
 #[pyclass(frozen, module = "ferroflash._native")]
 pub(crate) struct Planned {
     means: Arc<Means>,
-    /// Those of its tensors.
+    /// The views of its tensors.
     words: Box<[i64]>,
     /// The plan that Python has made.
     #[pyo3(get)]
     plan: Py<PyAny>,
-    /// `None` where no kernel reads tensors of these strides.
+    /// `None` if no kernel can read tensors of these strides.
     forward: Option<Py<Pass>>,
     misaligned: u64,
     shape_lse: Vec<i64>,
-    /// The code of its numbers (see [`Codes`](super::words::Codes)), where a native node of autograd's graph may serve it.
+    /// The code of its numbers (see [`Codes`](super::words::Codes)), if a native node of autograd's graph may run it.
     pub(super) code: Option<f64>,
     backward: Mutex<Vec<Arc<Differentiated>>>,
 }
 
 #[pymethods]
 impl Planned {
-    /// The gradients of q, k and v, and a None for each other argument of [`forward_of_graph`] that the call had: from what it has saved, and the
-    /// gradients of o and, or None, of lse. None where this pass is not plain, or what was saved comes back otherwise than it was.
+    /// The gradients of q, k and v, and a None for each other argument of [`forward_of_graph`]: from the saved tensors, and the gradients of o and
+    /// of lse (or None). None if this pass is not plain, or if the saved tensors have changed.
     fn backward(
         &self,
         saved: &Bound<'_, PyTuple>,
@@ -148,7 +148,7 @@ pub(super) type OfOutputs<'a, 'py> = (
     Option<&'a Bound<'py, PyAny>>,
 );
 
-/// How a result like another tensor lies.
+/// The strides of a result like another tensor.
 struct Results {
     shape: [i64; MOST_DIMS],
     n_dims: usize,
@@ -158,7 +158,7 @@ struct Results {
 }
 
 impl Results {
-    /// `None` where kernels do not write a result that is in the order of this tensor's memory.
+    /// `None` if kernels cannot write a result in the dimension order of this tensor's memory.
     fn like(view: &View, order: Order) -> Option<Results> {
         let kind = Kind::of(view.dtype()?);
         let (view, strides) = match order {
@@ -185,7 +185,7 @@ impl Results {
     }
 }
 
-/// What a backward pass is given beside q, k and v, looked at, as plans have it.
+/// The views of a backward pass's inputs other than q, k and v, in the order of plans.
 pub(super) struct Outputs {
     pub(super) o: View,
     pub(super) lse: View,
@@ -194,7 +194,7 @@ pub(super) struct Outputs {
 }
 
 impl Outputs {
-    /// `None` where one of them is not plain.
+    /// `None` if one of them is not plain.
     fn of(means: &Means, (o, lse, d_o, d_lse): OfOutputs<'_, '_>, order: Order) -> Option<Outputs> {
         let of_rows = |tensor| means.view(tensor, Order::RowsFirst);
         Some(Outputs {
@@ -229,13 +229,13 @@ impl Planned {
         }
     }
 
-    /// Whether kernels read q, k and v where they lie.
+    /// Whether kernels can read q, k and v in place.
     pub(super) fn reads(&self, views: &[View; 3]) -> bool {
         let bits = views.iter().fold(0, |bits, view| bits | view.address);
         self.forward.is_some() && bits & self.misaligned == 0
     }
 
-    /// o and, where two tensors are kept, lse, of a call of these words. o is in the order of q.
+    /// o and, if two tensors are kept, lse, of a call with this key. o is in the dimension order of q.
     pub(super) fn forward<R: Room<2>>(
         &self,
         room: &R,
@@ -260,8 +260,8 @@ impl Planned {
         }
     }
 
-    /// The gradients of q, k and v, each in its order, of a call of these words, from o, lse, and the gradients of o and, or none, of lse. `None` where one
-    /// of these is not as kernels read it.
+    /// The gradients of q, k and v, each in the dimension order of its tensor, of a call with this key, from o, lse, and the gradients of o and of
+    /// lse (or none). `None` if kernels cannot read one of these.
     pub(super) fn gradients(
         &self,
         qkv: [&Bound<'_, PyAny>; 3],
@@ -284,7 +284,7 @@ impl Planned {
         self.differentiate(&room, call, &outputs, &differentiated, order)
     }
 
-    /// The gradients of q, k and v, as [`Planned::gradients`] gives them, of outputs that fit, by the backward pass of their strides.
+    /// The gradients of q, k and v, as in [`Planned::gradients`], for outputs that fit, by the backward pass for their strides.
     pub(super) fn differentiate<R: Room<3>>(
         &self,
         room: &R,
@@ -327,7 +327,7 @@ impl Planned {
         room.run(wanted, 3, workspace, pass).map(Some)
     }
 
-    /// Whether o, lse and the gradients of both are as kernels read them, beside a q like this one.
+    /// Whether kernels can read o, lse and the gradients of both, with a q like this one.
     pub(super) fn fits(&self, q: &View, given: &Outputs) -> bool {
         let is_of_q =
             |x: &View| x.is_beside(q) && x.shape() == q.shape() && x.address & self.misaligned == 0;
@@ -340,14 +340,14 @@ impl Planned {
         are_fit && d_lse.as_ref().is_none_or(is_of_rows)
     }
 
-    /// The backward pass for a gradient of o of these strides, if there was one before.
+    /// The backward pass for a gradient of o with these strides, if it has been planned.
     pub(super) fn kept(&self, strides: &[i64]) -> Option<Arc<Differentiated>> {
         let kept = self.backward.lock().unwrap_or_else(PoisonError::into_inner);
         let mut kept = kept.iter();
         kept.find(|kept| kept.strides == strides).map(Arc::clone)
     }
 
-    /// Plans the backward pass for a gradient of o, which has these strides.
+    /// Plans the backward pass for a gradient of o with these strides.
     fn of_strides(&self, d_o: &Bound<'_, PyAny>, strides: &[i64]) -> PyResult<Arc<Differentiated>> {
         let (py, plan) = (d_o.py(), self.plan.bind(d_o.py()));
         let planned = plan.call_method1(intern!(py, "backward"), (d_o,))?;

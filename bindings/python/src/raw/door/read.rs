@@ -1,9 +1,9 @@
-//! Arguments of Python as numbers. `None` is the answer wherever one is anything but a plain number: other code knows what to make of it.
+//! Python arguments as numbers. The result is `None` if an argument is not a plain number: other code handles it.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyTuple};
 
-/// A whole number, or none.
+/// An integer, or none.
 pub(super) fn whole(given: &Bound<'_, PyAny>) -> Option<Option<i64>> {
     if given.is_none() {
         return Some(None);

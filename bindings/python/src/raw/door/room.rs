@@ -1,4 +1,4 @@
-//! Where a pass finds its stream and the memory of its results: beside objects of Python here, beside tensors of PyTorch's C functions in `boxed`.
+//! The stream and the results' memory of a pass: for Python objects here, for tensors of PyTorch's C functions in `boxed`.
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -10,15 +10,14 @@ use super::aten::Wanted;
 pub(super) trait Room<const N: usize> {
     /// A result.
     type Tensor;
-    /// What a pass fails with.
+    /// The errors of a pass.
     type Error: From<Stuck>;
 
-    /// The current stream of a CUDA device that a tensor of the call lies on.
+    /// The current stream of a CUDA device that has a tensor of the call.
     fn stream(&self, ordinal: i32) -> Result<u64, Self::Error>;
 
-    /// Runs a pass on new memory of these kinds, in a workspace of so many bytes on this device, and gives those tensors that are to be kept: the first
-    /// ones. Nobody else of Python waits meanwhile. The workspace is freed when the pass has been enqueued, and used again by PyTorch behind it, in the
-    /// order of the stream.
+    /// Runs a pass on new memory of these kinds, in a workspace of this many bytes on this device, and returns the tensors to keep: the first ones.
+    /// Python's lock is released meanwhile. The workspace is freed when the pass has been enqueued; PyTorch reuses it after the pass, in the order of the stream.
     fn run(
         &self,
         wanted: [Wanted<'_>; N],
@@ -28,7 +27,7 @@ pub(super) trait Room<const N: usize> {
     ) -> Result<[Option<Self::Tensor>; N], Self::Error>;
 }
 
-/// What comes of a pass of `N` results.
+/// The outcome of a pass with `N` results.
 pub(super) type Outcome<R, const N: usize, T> = Result<T, <R as Room<N>>::Error>;
 
 /// Why a pass cannot go on.
@@ -40,10 +39,10 @@ impl From<Stuck> for PyErr {
     }
 }
 
-/// Beside objects of Python.
+/// For Python objects.
 pub(super) struct Objects<'a, 'py, const N: usize> {
     pub(super) means: &'a Means,
-    /// Of each result, a tensor on its device, of its type, and of its shape where it is to have that.
+    /// For each result, a tensor with its device, its type and, if it is to have the same, its shape.
     pub(super) like: [&'a Bound<'py, PyAny>; N],
 }
 

@@ -1,7 +1,7 @@
-//! PyTorch's C functions for kernels of operators, and what such a kernel is given. From torch 2.10 on.
+//! PyTorch's C functions for kernels of operators, and the arguments of such a kernel. From torch 2.10 on.
 //!
-//! PyTorch gives a kernel its arguments as words of 64 bits, and takes its results in their place. A tensor is an owned handle, a number its bits, a truth
-//! value a byte; of an argument that may be None the word is 0, or the address of another word, which is owned, too; a list is an owned handle.
+//! PyTorch passes a kernel its arguments as words of 64 bits, and expects its results in their place. A tensor is an owned handle, a number its
+//! bits, a boolean a byte. For an argument that may be None the word is 0, or the address of another word, which is owned, too. A list is an owned handle.
 
 use std::ffi::{c_char, c_void};
 use std::path::Path;
@@ -23,7 +23,7 @@ pub(super) type Boxed = unsafe extern "C-unwind" fn(*mut u64, u64, u64);
 /// Reads one number of a tensor.
 type Read = unsafe extern "C" fn(*mut c_void, *mut i32) -> i32;
 
-/// Reads as many numbers of a tensor as it has dimensions.
+/// Reads one number for each dimension of a tensor.
 type ReadAll = unsafe extern "C" fn(*mut c_void, *mut *mut i64) -> i32;
 
 /// PyTorch's C functions for kernels. An error is a number other than 0.
@@ -52,26 +52,26 @@ pub(super) struct Stable {
     pub(super) implement: unsafe extern "C" fn(*mut c_void, *const c_char, Boxed, u64) -> i32,
     pub(super) close: unsafe extern "C" fn(*mut c_void) -> i32,
     pub(super) undefined: unsafe extern "C" fn(*mut *mut c_void) -> i32,
-    /// `None` where PyTorch is built without CUDA.
+    /// `None` if PyTorch is built without CUDA.
     pub(super) stream: Option<Stream>,
 }
 
-/// Who frees a word.
+/// The function that frees a word.
 enum Free {
     /// PyTorch, from 2.13 on.
     PyTorch(unsafe extern "C" fn(*mut u64) -> i32),
-    /// C++'s `operator delete`, as PyTorch's headers do before.
+    /// C++'s `operator delete`, as in PyTorch's headers before that.
     Cpp(unsafe extern "C" fn(*mut c_void)),
 }
 
-/// Says which stream of a CUDA device is current.
+/// Returns the current stream of a CUDA device.
 pub(super) struct Stream {
     pub(super) ask: unsafe extern "C" fn(i32, *mut *mut c_void) -> i32,
     _library: Library,
 }
 
 impl Stable {
-    /// Those of PyTorch's library, which lies at this path, if it has them all.
+    /// The functions of PyTorch's library at this path, if it has them all.
     pub(super) fn of(library: &Library, path: &Path) -> Option<Stable> {
         // SAFETY: the signatures are those of `torch/csrc/inductor/aoti_torch/c/shim.h` and `torch/csrc/stable/c/shim.h`, which PyTorch keeps; that of
         // C++'s operator is the standard's.
@@ -101,10 +101,10 @@ impl Stable {
         }
     }
 
-    /// What a call reads of a tensor; `None` where there is nothing that it could.
+    /// The view of a tensor; `None` if it cannot be read.
     ///
     /// # Safety
-    /// It is a handle of PyTorch's that nobody deletes meanwhile.
+    /// It is a PyTorch handle that is not deleted meanwhile.
     pub(super) unsafe fn view(&self, aten: &Aten, tensor: *mut c_void) -> Option<View> {
         let (mut is_defined, mut n_dims) = (false, 0);
         let (mut dtype, mut device, mut index) = (0, 0, 0);
@@ -140,7 +140,7 @@ impl Stable {
         View::new(first, aten.kind(dtype)?, device, (shape, strides))
     }
 
-    /// Of a tensor of four dimensions.
+    /// The view of a tensor of four dimensions.
     ///
     /// # Safety
     /// As for [`Stable::view`].
@@ -157,10 +157,10 @@ impl Stable {
         }
     }
 
-    /// Frees what belongs to a kernel of its arguments, but for those at the places that are kept.
+    /// Frees the arguments that a kernel owns, except those at the indices to keep.
     ///
     /// # Safety
-    /// The arguments are those that PyTorch has given the kernel, and nobody reads those that are freed afterwards.
+    /// The arguments are those that PyTorch has passed to the kernel, and those that are freed are not read afterwards.
     pub(super) unsafe fn release(
         &self,
         aten: &Aten,
@@ -196,7 +196,7 @@ impl Stable {
 }
 
 impl Stream {
-    /// Of PyTorch's library for CUDA, which lies beside the other one.
+    /// The function of PyTorch's CUDA library, which is next to the other one.
     fn of(library: &Path) -> Option<Stream> {
         let library = aten::loaded(&library.with_file_name("libtorch_cuda.so"))?;
         let name = b"aoti_torch_get_current_cuda_stream\0";
@@ -214,7 +214,7 @@ pub(super) fn pointer<T>(word: u64) -> *mut T {
     std::ptr::with_exposed_provenance_mut(word as usize)
 }
 
-/// A truth value, which is a byte.
+/// A boolean, which is a byte.
 pub(super) fn truth(word: u64) -> bool {
     word & 0xff != 0
 }

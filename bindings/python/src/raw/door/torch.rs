@@ -1,13 +1,13 @@
-//! What is asked of PyTorch at every call: whether a call is plain, and whether gradients are wanted.
+//! Questions to PyTorch at every call: whether a call is plain, and whether gradients are wanted.
 
 use pyo3::ffi;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Functions of PyTorch, found once.
+/// Functions of PyTorch, looked up once.
 pub(super) struct Torch {
-    /// Tensors that are nothing more: `Tensor` and `Parameter`.
+    /// The plain tensor types: `Tensor` and `Parameter`.
     types: [Py<PyAny>; 2],
     n_modes: Py<PyAny>,
     transforms: Py<PyAny>,
@@ -45,14 +45,14 @@ impl Torch {
         })
     }
 
-    /// Whether an object is a tensor of PyTorch and nothing more. It may be looked at by native code then, if the call is plain.
+    /// Whether an object is a plain tensor of PyTorch. Native code may then read it, if the call is plain.
     pub(super) fn is_tensor(&self, object: &Bound<'_, PyAny>) -> bool {
         let of = object.get_type_ptr().cast::<ffi::PyObject>();
         self.types.iter().any(|known| known.as_ptr() == of)
     }
 
-    /// Whether these are plain tensors, and nobody has to see the call: no transformation, no mode, no tracer, no direction of forward mode; and no tensor's memory means the
-    /// negative of what lies there.
+    /// Whether these are plain tensors, and nothing else has to see the call: no transformation, no mode, no tracer, no forward-mode tangent; and no
+    /// tensor has the negative bit set.
     pub(super) fn is_plain(&self, tensors: &[&Bound<'_, PyAny>]) -> PyResult<bool> {
         let py = tensors[0].py();
         if !tensors.iter().all(|tensor| self.is_tensor(tensor)) {
@@ -96,12 +96,12 @@ impl Torch {
         Ok(q.getattr(intern!(py, "dtype"))?.is(&dtype))
     }
 
-    /// Whether a graph of what is done now is wanted at all.
+    /// Whether gradients are enabled.
     pub(super) fn is_grad_enabled(&self, py: Python<'_>) -> PyResult<bool> {
         self.grad_enabled.bind(py).call0()?.is_truthy()
     }
 
-    /// Whether one of these asks for a gradient.
+    /// Whether one of these requires a gradient.
     pub(super) fn asks_for_gradients(&self, tensors: &[&Bound<'_, PyAny>]) -> PyResult<bool> {
         for tensor in tensors {
             let asks = tensor.getattr(intern!(tensor.py(), "requires_grad"))?;

@@ -1,5 +1,5 @@
-//! Tensors of PyTorch, looked at where they lie. Objects of Python by DLPack's exchange table, or by a capsule of DLPack where PyTorch has no table
-//! (before 2.10). What kernels behind operators get is looked at in `boxed`.
+//! Views of PyTorch tensors in place: of Python objects by DLPack's exchange table, or by a DLPack capsule if PyTorch has no table (before 2.10).
+//! The arguments of operators' kernels are read in `boxed`.
 
 use std::ffi::c_void;
 use std::ptr::{NonNull, null_mut};
@@ -15,16 +15,16 @@ use pyo3::prelude::*;
 
 use super::words::Words;
 
-/// The dimensions that a tensor of a call has at most.
+/// The most dimensions of a call's tensor.
 pub(super) const MOST_DIMS: usize = 4;
 
 /// The major version of DLPack whose tables are read here.
 const MAJOR: u32 = 1;
 
-/// What a call reads of a tensor. It holds nothing: who has one holds the tensor.
+/// The description of a tensor for a call. It does not own the tensor: the user keeps it alive.
 #[derive(Clone, Copy)]
 pub(super) struct View {
-    /// Of the first element; never 0.
+    /// Address of the first element; never 0.
     pub(super) address: u64,
     /// DLPack's code, and the bits of an element.
     dtype: (u8, u8),
@@ -36,10 +36,10 @@ pub(super) struct View {
 }
 
 impl View {
-    /// `None`: it has more dimensions, no memory, or lies neither on the host nor on a CUDA device.
+    /// `None` if it has more dimensions, no memory, or is neither on the host nor on a CUDA device.
     ///
     /// # Safety
-    /// Shape and strides are as many as the tensor has dimensions.
+    /// Shape and strides have one number for each dimension of the tensor.
     unsafe fn of(tensor: &DLTensor) -> Option<View> {
         let n_dims = usize::try_from(tensor.ndim).ok()?;
         let is_without = tensor.shape.is_null() || tensor.strides.is_null();
@@ -62,8 +62,7 @@ impl View {
         View::new(first, dtype, device, (shape, strides))
     }
 
-    /// Of a tensor whose first element lies at this address, of a type and on a device as DLPack has them, of this shape and these strides. `None` as
-    /// [`View::of`] has it.
+    /// The view of a tensor with this address of its first element, DLPack's type and device, this shape and these strides. `None` as for [`View::of`].
     pub(super) fn new(
         first: *mut c_void,
         dtype: (u8, u8),
@@ -98,12 +97,12 @@ impl View {
         }
     }
 
-    /// Whether both have the same type, and lie on the same device.
+    /// Whether both have the same type and device.
     pub(super) fn is_beside(&self, other: &View) -> bool {
         self.dtype == other.dtype && self.device == other.device
     }
 
-    /// Whether the elements are contiguous, the last dimension's side by side.
+    /// Whether the elements are contiguous, the last dimension fastest.
     pub(super) fn is_contiguous(&self) -> bool {
         let (shape, strides) = (self.shape(), self.strides());
         let mut needed = 1;
@@ -122,14 +121,14 @@ impl View {
         &self.strides[..self.n_dims]
     }
 
-    /// `[batch, heads, seqlen, head_dim]` as `[batch, seqlen, heads, head_dim]`, or the other way round; `None` of other dimensions.
+    /// `[batch, heads, seqlen, head_dim]` as `[batch, seqlen, heads, head_dim]`, or the other way round; `None` for other dimensions.
     pub(super) fn rotated(mut self) -> Option<View> {
         self.shape.swap(1, 2);
         self.strides.swap(1, 2);
         (self.n_dims == MOST_DIMS).then_some(self)
     }
 
-    /// Of `[batch, seqlen, heads, head_dim]`, rotated: the strides that `torch.empty_like` gives a tensor like that one. `None` where rows of a
+    /// For `[batch, seqlen, heads, head_dim]`, transposed: the strides that `torch.empty_like` gives a tensor like that one. `None` if rows of a
     /// sequence would not follow each other with all their heads.
     pub(super) fn strides_in_order(&self) -> Option<[i64; MOST_DIMS]> {
         let rotated = |[batch, row, head, column]: [i64; MOST_DIMS]| [batch, head, row, column];
@@ -172,7 +171,7 @@ impl View {
     }
 }
 
-/// How tensors are looked at.
+/// The way of reading tensors.
 pub(super) enum Viewer {
     /// By PyTorch's exchange table.
     Table {
@@ -192,7 +191,7 @@ unsafe impl Send for Table {}
 unsafe impl Sync for Table {}
 
 impl Viewer {
-    /// By the table in a capsule of this name, where it is one of a version that is known, and has what is needed; otherwise by capsules of tensors.
+    /// By the table in a capsule of this name, if it has a known version and the needed functions; otherwise by capsules of tensors.
     pub(super) fn of(table: Option<&Bound<'_, PyAny>>, to_dlpack: Py<PyAny>) -> Viewer {
         table
             .and_then(Viewer::by)
@@ -222,7 +221,7 @@ impl Viewer {
         })
     }
 
-    /// What a call reads of a tensor of PyTorch; `None` where there is nothing that it could.
+    /// The view of a PyTorch tensor; `None` if it cannot be read.
     ///
     /// # Safety
     /// The object's type is `torch.Tensor`, or `torch.nn.Parameter`.
@@ -256,7 +255,7 @@ impl Viewer {
         }
     }
 
-    /// The current stream of a CUDA device; `None` where the table does not say it.
+    /// The current stream of a CUDA device; `None` if the table does not have it.
     pub(super) fn stream(&self, ordinal: i32) -> Option<u64> {
         let Viewer::Table { table, .. } = self else {
             return None;

@@ -1,4 +1,4 @@
-//! A call without its memory, as words: what plans are found by.
+//! A call without its memory, as words: the key of plans.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -36,7 +36,7 @@ impl Words {
     }
 }
 
-/// What a call says beside tensors.
+/// The settings of a call other than tensors.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Numbers {
     pub(super) max_seqlen_q: Option<i64>,
@@ -48,7 +48,7 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// Two calls have the same words where they say the same. `exact`: products of f32 are exact.
+    /// Equal calls have equal words. `exact`: products of f32 are exact.
     pub(super) fn spell(&self, exact: bool, words: &mut Words) {
         let scale = self.softmax_scale.map(|scale| scale.to_bits() as i64);
         let numbers = [
@@ -68,21 +68,21 @@ impl Numbers {
     }
 }
 
-/// Codes for the numbers of calls: what a node of autograd's graph keeps of them is one number of PyTorch's operator, dropout_p. A code is no
+/// Codes for the numbers of calls: a node of autograd's graph keeps only one number of PyTorch's operator, dropout_p. A code is not a valid
 /// probability, so no other call of that operator has one.
 #[derive(Default)]
 pub(super) struct Codes {
     numbers: RwLock<Vec<Numbers>>,
 }
 
-/// How many numbers have a code. A graph may keep its code for as long as it likes, so none is ever given to others.
+/// How many numbers have a code. A graph may keep its code forever, so a code is never reused.
 const MOST_CODES: usize = 4096;
 
-/// That of the numbers that are seen first.
+/// The code of the first numbers.
 const FIRST_CODE: usize = 2;
 
 impl Codes {
-    /// The code of numbers that are seen again or for the first time; `None` where no code is left.
+    /// The code of these numbers, known or new; `None` if no code is left.
     pub(super) fn code(&self, numbers: &Numbers) -> Option<f64> {
         let spelled = |numbers: &Numbers| {
             let mut words = Words::new();
@@ -103,7 +103,7 @@ impl Codes {
         Some((FIRST_CODE + at) as f64)
     }
 
-    /// Those that have this code.
+    /// The numbers with this code.
     pub(super) fn numbers(&self, code: f64) -> Option<Numbers> {
         let known = self.numbers.read().unwrap_or_else(PoisonError::into_inner);
         let at = (code as usize).checked_sub(FIRST_CODE)?;

@@ -1,12 +1,12 @@
-//! Logarithmic axes, and how values are written on them.
+//! Logarithmic axes and their labels.
 
 use plotters::prelude::*;
 
 use crate::canvas::{Area, Drawn, anchor, write_in};
 
-/// Which part of an axis is below its break.
+/// The fraction of an axis below its break.
 const BELOW: f64 = 0.16;
-/// Which part of an axis of lengths a name takes, and which is free beside the first and the last.
+/// The fraction of an axis of lengths that a label takes, and the free fraction before the first and after the last.
 const NAME: f64 = 0.1;
 const ROOM: f64 = 0.02;
 
@@ -16,12 +16,12 @@ pub struct Axis {
     /// Its ends.
     pub least: f64,
     pub most: f64,
-    /// Where the break ends, and where 0 is drawn.
+    /// The end of the break, and the position of 0.
     pub below: Option<(f64, f64)>,
 }
 
 impl Axis {
-    /// `None` where there are no values.
+    /// `None` without values.
     pub fn of(values: &[f64]) -> Option<Axis> {
         let positive = || values.iter().copied().filter(|value| *value > 0.0);
         let (least, most) = match (range(positive()), values.is_empty()) {
@@ -43,7 +43,7 @@ impl Axis {
         })
     }
 
-    /// Where a value is drawn.
+    /// The position of a value.
     pub fn place(&self, value: f64) -> f64 {
         match self.below {
             Some((_, zero)) if value <= 0.0 => zero,
@@ -52,7 +52,7 @@ impl Axis {
     }
 }
 
-/// The ends of a logarithmic axis of lengths, which ascend, and those that have a name there: all that names have room for.
+/// The ends of a logarithmic axis of ascending lengths, and the lengths with a label: as many as fit.
 pub fn of_lengths(lengths: &[usize]) -> (f64, f64, Vec<f64>) {
     let first = lengths.first().map_or(1.0, |&length| length as f64);
     let last = lengths.last().map_or(1.0, |&length| length as f64);
@@ -79,7 +79,7 @@ pub fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     (least <= most).then_some((least / room, most * room))
 }
 
-/// Two strokes through the axis at `end`, and the name of 0 at its line.
+/// Draws two strokes through the axis at `end`, and the label of 0 at its line.
 pub fn draw_break(area: &Area, end: (i32, i32), zero: (i32, i32), name: &str) -> Drawn {
     let bottom = (end.0, 2 * zero.1 - end.1);
     // The mesh's ticks below the break.
@@ -96,7 +96,7 @@ pub fn draw_break(area: &Area, end: (i32, i32), zero: (i32, i32), name: &str) ->
     write_in(area, name, 12, at, BLACK, anchor::RIGHT)
 }
 
-/// A value of an axis, without digits that say nothing.
+/// A value of an axis, without superfluous digits.
 pub fn number(value: &f64) -> String {
     match *value >= 1.0 {
         true => format!("{value:.0}"),
@@ -119,7 +119,7 @@ pub fn bytes(bytes: &f64) -> String {
 mod tests {
     use super::*;
 
-    /// 0 lies below the break, which lies below every other value; of nothing but zeros, too.
+    /// 0 is below the break, which is below every other value; also if all values are 0.
     #[test]
     fn zero_is_below_all_others() {
         for values in [&[0.0, 3.0, 5e9][..], &[0.0], &[0.0, 4.0]] {

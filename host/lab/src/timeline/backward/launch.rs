@@ -17,13 +17,13 @@ pub struct Launch {
     pub shape: Shape,
     /// Distances of the mask.
     pub window: Window,
-    /// Which of them count.
+    /// Which of them apply.
     pub bounds: Bounds,
     /// The order of the tiles.
     pub schedule: Schedule,
-    /// HeadSplits of the query heads of a KV head; each is a KV head of `shape`.
+    /// Head splits of the query heads of a KV head; each is a KV head of `shape`.
     pub n_head_splits: u32,
-    /// How many of them have a query head more than the others.
+    /// How many of them have one query head more than the others.
     pub n_larger_head_splits: u32,
     /// Queries of a step.
     pub block_q: u32,
@@ -42,7 +42,7 @@ pub struct Step {
     pub head: u32,
     /// Which block of its queries.
     pub block: u32,
-    /// How many tiles add before.
+    /// How many tiles add before it.
     pub rank: u32,
 }
 
@@ -135,7 +135,7 @@ impl Launch {
             .collect()
     }
 
-    /// The query heads that tiles of a share meet.
+    /// The query heads that tiles of a head split meet.
     pub fn query_heads(&self, head: u32) -> QueryHeads {
         let shares = HeadSplits {
             n: self.n_head_splits,
@@ -145,7 +145,7 @@ impl Launch {
         shares.query_heads(head)
     }
 
-    /// The same problem, of so many query and KV heads, in so many shares and another order.
+    /// The same problem with this many query and KV heads and head splits, in another order.
     pub fn in_head_splits(
         &self,
         heads: (usize, usize),

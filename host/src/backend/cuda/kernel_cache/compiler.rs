@@ -21,21 +21,21 @@ pub struct KernelCompiler {
     compute_capability: (u32, u32),
 }
 
-/// A kernel that lies in the folder.
+/// A kernel in the folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompiledKernel {
     /// Its file.
     pub file: PathBuf,
-    /// [`Origin::Cache`] where it was there already, else [`Origin::Assembled`].
+    /// [`Origin::Cache`] if it was there already, else [`Origin::Assembled`].
     pub origin: Origin,
-    /// Registers of a thread, where it has been compiled and `ptxas` says so.
+    /// Registers of a thread, if it was compiled now and `ptxas` reports them.
     pub registers: Option<u32>,
     /// How long it took.
     pub time: Duration,
 }
 
 impl KernelCompiler {
-    /// For devices of this compute capability, `(major, minor)`. The folder is made where there is none.
+    /// For devices of this compute capability, `(major, minor)`. The folder is created if it does not exist.
     pub fn new(
         folder: impl AsRef<Path>,
         ptxas: Ptxas,
@@ -49,12 +49,12 @@ impl KernelCompiler {
         })
     }
 
-    /// The folder, whole.
+    /// The full path of the folder.
     pub fn folder(&self) -> &Path {
         self.cache.folder()
     }
 
-    /// Compiles a kernel, unless a whole file of it is there.
+    /// Compiles a kernel, unless a valid file of it is there.
     pub fn compile(
         &self,
         variant: &'static Variant,

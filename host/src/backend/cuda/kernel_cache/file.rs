@@ -1,4 +1,4 @@
-//! What stands in a file of a kernel cache: a header, and a cubin behind it.
+//! The contents of a file of a kernel cache: a header, then a cubin.
 
 use sha2::{Digest, Sha256};
 
@@ -7,7 +7,7 @@ use super::source::Key;
 /// The format of files, which is part of their keys: it grows with every change of the header, and of how cubins are made.
 pub(super) const FORMAT: u32 = 2;
 
-/// What a file begins with.
+/// The first bytes of a file.
 const MAGIC: [u8; 8] = *b"ffcubin\n";
 
 /// Bytes of each of the header's fields: what the file is, its format, its key, length and digest of the cubin.
@@ -16,7 +16,7 @@ const FIELDS: [usize; 5] = [MAGIC.len(), 4, 32, 8, 32];
 /// Bytes of the header.
 const HEADER: usize = FIELDS[0] + FIELDS[1] + FIELDS[2] + FIELDS[3] + FIELDS[4];
 
-/// Why a file is no whole file of a kernel cache.
+/// Why a file is not a valid file of a kernel cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
     /// It is something else.
@@ -30,18 +30,18 @@ pub enum Damage {
         /// The one that is read.
         needed: u32,
     },
-    /// It was compiled from something else than its name says.
+    /// It was compiled from something other than its name says.
     #[error("the file of another kernel")]
     OtherKernel,
-    /// A part is missing, or something stands behind its end.
+    /// A part is missing, or bytes follow its end.
     #[error("the cubin has {found} bytes; {needed} were written")]
     Length {
-        /// Bytes behind the header.
+        /// Bytes after the header.
         found: u64,
         /// Bytes that the header says.
         needed: u64,
     },
-    /// Its bytes are others than those that were written.
+    /// Its bytes differ from those that were written.
     #[error("the cubin is not what was written")]
     Contents,
 }
@@ -61,7 +61,7 @@ pub(super) fn with_header(key: Key, cubin: &[u8]) -> Vec<u8> {
     fields.concat()
 }
 
-/// The cubin in a file's bytes, if they are whole and of this key.
+/// The cubin in a file's bytes, if they are complete and of this key.
 pub(super) fn cubin(key: Key, bytes: &[u8]) -> Result<&[u8], Damage> {
     if !bytes.starts_with(&MAGIC) {
         return Err(Damage::Foreign);

@@ -1,4 +1,4 @@
-//! What comes of a kernel cache: where kernels came from, and what went wrong with files.
+//! The statistics of a kernel cache: the origins of kernels, and errors with files.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -8,21 +8,21 @@ use ferroflash_driver::extra::module::LoadError;
 use super::Damage;
 use crate::error::PtxasError;
 
-/// Where the code of a kernel came from.
+/// The origin of a kernel's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The driver compiled it, or had it in a cache of its own; there was no kernel cache.
+    /// The driver compiled it, or had it in its own cache; there was no kernel cache.
     Driver,
-    /// The driver compiled it, and it lies in the kernel cache now.
+    /// The driver compiled it, and it is in the kernel cache now.
     Compiled,
-    /// `ptxas` compiled it, and it lies in the kernel cache now.
+    /// `ptxas` compiled it, and it is in the kernel cache now.
     Assembled,
     /// It was compiled, and could not be written to the kernel cache: [`KernelCacheUse::last_fault`] says why.
     NotWritten,
     /// The kernel cache had it: nothing was compiled.
     Cache,
-    /// The driver compiled it, or had it in a cache of its own: its warpgroups share registers out, as flash3's do, and the kernel cache holds such kernels only where `ptxas` has
-    /// compiled them.
+    /// The driver compiled it, or had it in its own cache: it uses `setmaxnreg`, as flash3's kernels do, and the kernel cache holds such kernels
+    /// only if `ptxas` has compiled them.
     NotKept,
 }
 
@@ -42,10 +42,10 @@ impl Origin {
     }
 }
 
-/// What has come of a kernel cache.
+/// The statistics of a kernel cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelCacheUse {
-    /// Kernels that it had.
+    /// Kernels found in it.
     pub n_loaded: u64,
     /// Kernels that were compiled and written to it.
     pub n_written: u64,
@@ -53,37 +53,37 @@ pub struct KernelCacheUse {
     pub n_not_written: u64,
     /// Kernels that it does not hold: [`Origin::NotKept`].
     pub n_not_kept: u64,
-    /// Kernels that `ptxas` was to compile and did not, or whose cubin the driver does not take: the driver compiled them.
+    /// Kernels that `ptxas` did not compile, or whose cubin the driver does not accept: the driver compiled them.
     pub n_fell_back: u64,
-    /// Files that could not be used: their kernels were compiled anew.
+    /// Files that could not be used: their kernels were compiled again.
     pub n_unusable: u64,
-    /// The last of what went wrong, if anything did.
+    /// The last error, if there was one.
     pub last_fault: Option<CacheFault>,
 }
 
-/// What went wrong with a file of a kernel cache. No call fails for it.
+/// An error with a file of a kernel cache. No call fails because of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CacheFault {
-    /// It is no whole file of this cache.
+    /// It is not a valid file of this cache.
     #[error("{}: {damage}", file.display())]
     Damaged {
-        /// Which.
+        /// The file.
         file: PathBuf,
         /// What is wrong with it.
         damage: Damage,
     },
-    /// It is whole, and the driver would not load it.
+    /// It is valid, and the driver did not load it.
     #[error("{}: the driver refused it: {source}", file.display())]
     Refused {
-        /// Which.
+        /// The file.
         file: PathBuf,
         /// What the driver said.
         source: Box<LoadError>,
     },
-    /// Its kernel, compiled by `ptxas`, would wait without end.
+    /// Its kernel, compiled by `ptxas`, would deadlock.
     #[error("{}: {detail}", file.display())]
     WouldHang {
-        /// Which.
+        /// The file.
         file: PathBuf,
         /// What is wrong with the kernel.
         detail: String,
@@ -94,21 +94,21 @@ pub enum CacheFault {
     /// It cannot be read.
     #[error("{} cannot be read: {detail}", file.display())]
     NotRead {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         kind: ErrorKind,
-        /// The same in words.
+        /// The error as text.
         detail: String,
     },
     /// It cannot be written.
     #[error("{} cannot be written: {detail}", file.display())]
     NotWritten {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         kind: ErrorKind,
-        /// The same in words.
+        /// The error as text.
         detail: String,
     },
 }

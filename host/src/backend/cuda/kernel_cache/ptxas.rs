@@ -1,4 +1,4 @@
-//! NVIDIA's assembler, `ptxas`, where a program names one. What it writes keeps `setmaxnreg`, so it serves every kernel.
+//! NVIDIA's assembler, `ptxas`, if a program names one. Its output keeps `setmaxnreg`, so it can compile every kernel.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};
@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use super::super::embedded;
 use crate::error::PtxasError;
 
-/// A `ptxas`, asked for its version.
+/// A `ptxas` and its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ptxas {
     program: PathBuf,
@@ -27,13 +27,13 @@ pub struct Ptxas {
 /// Those of this process, by the path that they were asked for under: each is asked for its version once.
 static ASKED: Mutex<BTreeMap<PathBuf, Ptxas>> = Mutex::new(BTreeMap::new());
 
-/// What it makes of a kernel.
+/// A kernel that it compiled.
 #[derive(Debug)]
 pub(super) struct Assembled {
     pub(super) cubin: Vec<u8>,
-    /// Registers of a thread, if it says so.
+    /// Registers of a thread, if it reports them.
     pub(super) registers: Option<u32>,
-    /// All that it says.
+    /// Its output.
     pub(super) said: String,
 }
 
@@ -71,7 +71,7 @@ impl Ptxas {
         Ok(ptxas)
     }
 
-    /// The first of these programs that says its version, or why none does, each with its reason.
+    /// The first of these programs that prints its version, or for each the reason why it does not.
     pub fn first_of(programs: impl IntoIterator<Item = PathBuf>) -> Result<Ptxas, Vec<PtxasError>> {
         let mut refused = Vec::new();
         for program in programs {
@@ -83,22 +83,22 @@ impl Ptxas {
         Err(refused)
     }
 
-    /// Where it lies, whole; a name alone as it was given.
+    /// Its full path; a bare name as it was given.
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// The release of CUDA that it is of.
+    /// Its release of CUDA.
     pub fn release(&self) -> Version {
         self.release
     }
 
-    /// Its version as names of files have it; other builds of one release have other ones.
+    /// Its version as in file names; different builds of one release have different versions.
     pub(super) fn label(&self) -> &str {
         &self.label
     }
 
-    /// The cubin of a kernel's text for devices of this compute capability. Its files lie in a folder of their own in `within`, which is gone at the end.
+    /// The cubin of a kernel's text for devices of this compute capability. It works in a temporary folder in `within`.
     pub(super) fn assemble(
         &self,
         variant: &Variant,
@@ -177,10 +177,10 @@ impl fmt::Display for Ptxas {
     }
 }
 
-/// What labels of `ptxas` begin with.
+/// The first characters of `ptxas` labels.
 pub(super) const LABEL: &str = "ptxas-";
 
-/// What every cubin begins with.
+/// The first bytes of every cubin.
 const ELF: &[u8] = b"\x7fELF";
 
 /// Runs a program to its end, without a shell and without input.
@@ -224,7 +224,7 @@ fn release(said: &str) -> Option<(Version, &str)> {
     ))
 }
 
-/// What a text is compiled for: the device's own architecture, with the features of that one alone where the text asks for them.
+/// The target of a text: the device's architecture, with its architecture-specific features if the text asks for them.
 fn architecture(arch: Arch, (major, minor): (u32, u32)) -> String {
     match arch {
         Arch::Sm90a => arch.name().to_owned(),

@@ -1,4 +1,4 @@
-//! What a cubin is made from and by what, as the names and the keys of files say it.
+//! The source of a cubin and its compiler, as in the names and the keys of files.
 
 use std::ffi::CStr;
 
@@ -41,7 +41,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Whether its warpgroups share registers out, which the driver's linker leaves out.
+    /// Whether it uses `setmaxnreg`, which the driver's linker ignores.
     pub(super) fn shares_registers_out(&self) -> bool {
         self.variant.tile_config.launch_registers > 0
     }
@@ -65,14 +65,14 @@ impl<'a> Source<'a> {
         Some(compiler.strip_suffix(END)?.to_owned())
     }
 
-    /// What the names of its files begin with: the variant, and half of the digest in hexadecimal digits.
+    /// The prefix of the names of its files: the variant, and half of the digest in hexadecimal digits.
     fn beginning(&self) -> String {
         let digits = self.digest[..16].iter().map(|byte| format!("{byte:02x}"));
         format!("{}.{}.", self.variant.name, digits.collect::<String>())
     }
 }
 
-/// What names of files end with.
+/// The suffix of file names.
 const END: &str = ".cubin";
 
 /// The driver's compiler, as names of files have it.
