@@ -147,7 +147,7 @@ impl<'a> Paged<'a> {
         Paged::new(problem.pages(), sizes, vector)
     }
 
-    /// The table of sequences of at most `rows` rows, with `entries` entries.
+    /// The table of sequences of at most `seqlen` rows, with `needed` entries.
     fn new(
         pages: Option<Pages>,
         (seqlen, needed): (usize, u64),

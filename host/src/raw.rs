@@ -21,7 +21,7 @@
 //!     .with(Argument::K, k.as_ptr().expose_provenance() as u64)
 //!     .with(Argument::V, v.as_ptr().expose_provenance() as u64)
 //!     .with(Argument::O, o.as_mut_ptr().expose_provenance() as u64);
-//! // SAFETY: eight f32 lie at each address, and nobody else uses those of o.
+//! // SAFETY: each address has eight f32, and nothing else uses those of o.
 //! unsafe { call.run(&addresses, &Values::default(), None)? };
 //! assert_eq!(o, v);
 //! # Ok::<(), ferroflash::Error>(())
@@ -240,7 +240,8 @@ impl Call {
     ///
     /// # Safety
     /// At the addresses are elements of the types, shapes and strides that [`Call::needs`] gives, in memory of the call's device. They stay there
-    /// until the queue has done the work (if a graph captured it: until the graph is dropped). Until then nobody else writes them, and nobody reads the outputs.
+    /// until the queue has done the work (if a graph captured it: until the graph is dropped). Until then nothing else writes them, and nothing
+    /// reads the outputs.
     pub unsafe fn run(
         &self,
         addresses: &Addresses,

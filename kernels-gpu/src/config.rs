@@ -17,7 +17,7 @@ pub use flash3_backward::{TMA_BACKWARD_STAGES, TMA_BACKWARD_SUM_WARPS, TmaBackwa
 pub use flash3_forward::*;
 pub use standard::{PRODUCT_DEPTH, PRODUCT_STAGES, product, weight_rows};
 
-/// What one block of a kernel takes, and which part of the problem it covers.
+/// The resources of one block of a kernel, and the part of the problem that it covers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TileConfig {
     /// Threads of a block.
@@ -30,15 +30,14 @@ pub struct TileConfig {
     pub block_q: u32,
     /// Rows of k and v that a block covers at a time.
     pub block_k: u32,
-    /// Registers that every thread has at launch, where warpgroups then share them out (`setmaxnreg`): with fewer, they would wait
-    /// for each other without end. 0 where they do not.
+    /// Registers of every thread at launch, if warpgroups then reallocate them (`setmaxnreg`): with fewer, they would deadlock. 0 if they do not.
     pub launch_registers: u32,
     /// Bytes of spills and stack that ptxas may report: 0 unless a comment in this file says why.
     pub spill_bytes: u32,
 }
 
 impl TileConfig {
-    /// Of so many threads and blocks per SM, without shared memory, tiles and spills.
+    /// A config with this many threads and blocks per SM, without shared memory, tiles and spills.
     const fn new(threads: u32, blocks_per_sm: u32) -> TileConfig {
         TileConfig {
             threads,
@@ -51,7 +50,7 @@ impl TileConfig {
         }
     }
 
-    /// Whether every tile and every block of the kernel lies in one block of a block mask.
+    /// Whether every tile and every block of the kernel is within one block of a block mask.
     pub const fn divides_blocks(&self) -> bool {
         divide_blocks(self.block_q, self.block_k)
     }
@@ -67,17 +66,15 @@ pub const HALF_BYTES: u32 = 2;
 /// Bytes of an element of f32.
 pub const F32_BYTES: u32 = 4;
 
-/// Registers of a thread at launch, where blocks fill an SM: its 64 Ki, in units of 8.
+/// Registers of a thread at launch, if blocks fill an SM: its 64 Ki, in units of 8.
 const fn launch_registers(threads: u32, blocks_per_sm: u32) -> u32 {
     65536 / (threads * blocks_per_sm) / 8 * 8
 }
 
-/// Threads of the kernel before the backward pass proper; the one after it has the main kernel's, whose registers it
-/// takes over.
+/// Threads of the preprocess kernel of the backward pass; the postprocess kernel has the main kernel's, whose registers it reads.
 pub const PREPROCESS_THREADS: u32 = 256;
 
-/// Before and after the backward pass proper: a block of threads takes one query block of one head, and holds it in
-/// shared memory if it changes its shape.
+/// Preprocess and postprocess of the backward pass: a block of threads takes one query block of one head, and holds it in shared memory if it changes its shape.
 const fn rows(main: TileConfig, threads: u32, row_bytes: u32) -> TileConfig {
     TileConfig {
         threads,
@@ -89,12 +86,12 @@ const fn rows(main: TileConfig, threads: u32, row_bytes: u32) -> TileConfig {
     }
 }
 
-/// Columns of head_dim `head_dim` in whole pieces of 64, as boxes and the accumulator of dQ have them.
+/// Columns of head_dim `head_dim` rounded up to pieces of 64, as in boxes and the accumulator of dQ.
 pub const fn padded_columns(head_dim: u32) -> u32 {
     head_dim.next_multiple_of(64)
 }
 
-/// The tile config of one variant; one in a shape that its kernel does not have fails to compile.
+/// The tile config of one variant; a shape that its kernel does not have fails to compile.
 pub const fn tile_config(
     kind: Kind,
     dtype: Option<Dtype>,

@@ -7,7 +7,7 @@ use crate::ptx::parameters::parameter_address;
 use crate::tile::element;
 use crate::{for_each_profiled_variant, for_each_variant};
 
-/// The types of elements by the names that variants have for them: on the CPU both 16-bit ones are one type, so that a kernel is compiled once for both.
+/// The element types by their names in variants: on the CPU both 16-bit ones are one type, so that a kernel is compiled once for both.
 #[cfg(not(target_arch = "nvptx64"))]
 mod element {
     pub use crate::tile::element::F32;
@@ -42,7 +42,7 @@ macro_rules! tiles {
     };
 }
 
-/// The address of the parameters at `$p` of an entry: of their tensor maps or their program, which they begin with.
+/// The address of an entry's parameters at `$p`: that of their tensor maps or program, with which they begin.
 macro_rules! address {
     ($name:ident, $p:expr) => {
         parameter_address!(stringify!($name), 0, $p)
@@ -198,7 +198,7 @@ macro_rules! entries {
         $(, head_dim: $head_dim:literal)? $(, head_dim_v: $head_dim_v:literal)? $(, tiles: $tiles:ident)?
     })*) => {$(
         /// # Safety
-        /// The launch is as the variant's tile config says, the parameters as their struct says.
+        /// The launch has the variant's tile config, and the parameters are as their struct documents.
         // The builder compiles the list in parts, each with the other parts' entries left out.
         #[cfg(any(not(ferroflash_part), $name))]
         #[unsafe(no_mangle)]
@@ -247,7 +247,7 @@ macro_rules! entries {
     };
 }
 
-/// The kernel with this name, of the list or profiled, to be called by every thread that [`crate::emu`] runs.
+/// The kernel with this name, in the list or profiled; every thread that [`crate::emu`] runs calls it.
 ///
 /// The function panics when the parameters are those of another pass.
 #[cfg(not(target_arch = "nvptx64"))]

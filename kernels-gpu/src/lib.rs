@@ -3,23 +3,23 @@
 //!
 //! Each layer knows only those below it:
 //!
-//! | layer | what it is |
+//! | layer | contents |
 //! |---|---|
-//! | [`variants`], [`params`], [`spec`] | the list of kernels, the one parameter struct of each pass, what is fixed when the driver compiles |
+//! | [`variants`], [`params`], [`spec`] | the list of kernels, the parameter struct of each pass, the constants that are fixed when the driver compiles |
 //! | `entry` | the list expanded into kernel entries |
-//! | `kernels` | the algorithms, as the papers write them |
-//! | [`attention`] | masks, ranges of KV blocks, the order of tiles: arithmetic that knows no hardware |
+//! | `kernels` | the algorithms, in the papers' notation |
+//! | [`attention`] | masks, ranges of KV blocks, the order of tiles: arithmetic independent of hardware |
 //! | `tile` | tiles as types and the verbs on them |
 //! | `ptx` | one function = one PTX instruction: the only `asm!` of the workspace |
-//! | `emu` | the machine behind the CPU bodies of `ptx` |
+//! | `emu` | the machine that runs the CPU bodies of `ptx` |
 //!
-//! Below all of them is [`ferroflash_expression`]: the scores and masks of the user's own.
+//! Below all of them is [`ferroflash_expression`]: custom scores and masks.
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(target_arch = "nvptx64", feature(abi_ptx, asm_experimental_arch))]
 // A loop over registers must unroll to constants: indices do, iterators over arrays have left stack frames behind.
 #![allow(clippy::needless_range_loop)]
 
-/// The folder of this crate: what compiles device code finds the sources there.
+/// The folder of this crate, in which the builder of device code finds the sources.
 #[cfg(not(target_arch = "nvptx64"))]
 pub const MANIFEST_DIR: &str = env!("CARGO_MANIFEST_DIR");
 

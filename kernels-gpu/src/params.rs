@@ -1,4 +1,4 @@
-//! What a kernel is given: one `#[repr(C)]` struct per pass, passed by value, the same on both sides.
+//! Kernel parameters: one `#[repr(C)]` struct per pass, passed by value, the same on both sides.
 //!
 //! Addresses are plain 64-bit integers: a plan is made without a device and filled in at launch.
 
@@ -55,17 +55,17 @@ pub use tensor_map::{
 };
 pub use window::Window;
 
-/// Where a tensor `[batch, seqlen, heads, head_dim]` lies. Strides count elements; the last dimension is contiguous.
+/// Address and strides of a tensor `[batch, seqlen, heads, head_dim]`. Strides count elements; the last dimension is contiguous.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TensorView {
     /// Address of element `[0, 0, 0, 0]`; 16-byte aligned.
     pub base: u64,
-    /// Elements from one batch entry to the next.
+    /// Stride of batch entries.
     pub batch_stride: i64,
-    /// Elements from one row (position in the sequence) to the next.
+    /// Stride of rows (positions in the sequence).
     pub row_stride: i64,
-    /// Elements from one head to the next.
+    /// Stride of heads.
     pub head_stride: i64,
 }
 
@@ -97,7 +97,7 @@ pub struct Shape {
 pub struct Scale {
     /// `S = q·kᵀ · scale`; finite and greater than 0.
     pub scale: f32,
-    /// `scale · log₂ e`: exponentials are computed to base 2. Where an expression edits scores, [`ScoreParams::unit`] times log₂ e.
+    /// `scale · log₂ e`: exponentials are computed to base 2. With an expression that edits scores, [`ScoreParams::unit`] times log₂ e.
     pub scale_log2: f32,
 }
 
@@ -122,36 +122,36 @@ parameters! {
         pub scale: Scale,
         /// Order of the tiles.
         pub schedule: Schedule,
-        /// Where sequences have lengths of their own: their tiles. Then `schedule` counts the heads of one sequence, its tiles
-        /// are those that there may be, and `window` is that of a sequence without rows.
+        /// For sequences of different lengths: their tiles. Then `schedule` counts the heads of one sequence, its tiles are the most possible, and
+        /// `window` is that of a sequence without rows.
         pub list: TileList = Within,
-        /// Under a block mask: what it leaves of each tile's blocks.
+        /// Under a block mask: the visible blocks of each tile.
         pub blocks: BlockLists = Within,
-        /// Where keys and values lie in pages: these.
+        /// The pages of keys and values, if they are in pages.
         pub pages: Pages = Within,
-        /// As in [`TmaForwardParams`], of kernels for few queries. These have no list of tiles, but the lengths.
+        /// As in [`TmaForwardParams`], for decode kernels. These have no list of tiles, but the lengths.
         pub split: SplitKv = Within,
         /// See `split`.
         pub lengths: Lengths = Within,
-        /// Of kernels for keys and values in 8 bits: their scales.
+        /// For kernels for keys and values in 8 bits: their scales.
         pub descale: Descale = Within,
-        /// Of kernels for few queries, where sequences have lengths of their own.
+        /// For decode kernels, with sequences of different lengths.
         pub divisors: Divisors,
-        /// Where an expression edits the scores: what it reads.
+        /// The inputs of an expression that edits the scores.
         pub score: ScoreParams = Within,
-        /// Where the softmax of each head has one term more: `f32 [heads_q]`, the logarithms of these terms.
+        /// `f32 [heads_q]`: the logarithms of the additional terms of each head's softmax (sinks), if there are any.
         pub sinks: u64 = Vector(Sinks),
-        /// `f32 [heads_q]`: what the scores of each head are multiplied by, where a call gives it.
+        /// `f32 [heads_q]`: the factor of each head's scores, if a call gives it.
         pub head_scale: u64 = Vector(HeadScale),
-        /// Where weights are dropped: which.
+        /// Dropout.
         pub dropout: DropoutParams = Within,
-        /// Workspace, of a profiled kernel alone: `[heads, tiles]` of [`Stamp`], its records.
+        /// Workspace, only of a profiled kernel: `[heads, tiles]` of [`Stamp`], its records.
         pub stamps: u64 = Workspace,
     }
 }
 
-/// The most rows of a sequence, heads of a batch, and keys of a window: sums of three of them fit 31 bits. A box of
-/// zeros is copied from this row, which lies behind every tensor's end.
+/// The most rows of a sequence, heads of a batch, and keys of a window: sums of three of them fit 31 bits. A box of zeros is copied from this row,
+/// which is beyond every tensor's end.
 pub const MAX_ROWS: u32 = ferroflash_expression::MAX_INDEX;
 
 parameters! {
@@ -177,20 +177,19 @@ parameters! {
         pub window: Window,
         /// Scale.
         pub scale: Scale,
-        /// Order of the tiles. Where heads are packed, the packs count as its heads.
+        /// Order of the tiles. If heads are packed, the packs count as its heads.
         pub schedule: Schedule,
-        /// log₂ of the heads whose queries share a tile: packed, neighbours of one group. 0 in other than compact tiles.
+        /// log₂ of the adjacent heads of a group whose queries share a tile. 0 except in compact tiles.
         pub pack_gqa_log2: u32,
         /// As in [`ForwardParams`].
         pub list: TileList = Within,
         /// As in [`ForwardParams`].
         pub blocks: BlockLists = Within,
-        /// Where keys are divided among tiles: into what, and where their results go instead of to o and lse. `schedule` then counts
-        /// every split of a tile.
+        /// If keys are divided among tiles: the splits, and the place of their results, in place of o and lse. `schedule` then counts every split of a tile.
         pub split: SplitKv = Within,
-        /// Where keys are divided and sequences have lengths of their own: these.
+        /// The lengths, if keys are divided and sequences have different lengths.
         pub lengths: Lengths = Within,
-        /// As in [`ForwardParams`]. Then `k` and `v` describe the pool, and the tensor maps of a sequence end behind its last row.
+        /// As in [`ForwardParams`]. Then `k` and `v` describe the pool, and the tensor maps of a sequence end after its last row.
         pub pages: Pages = Within,
         /// As in [`ForwardParams`].
         pub score: ScoreParams = Within,
@@ -224,10 +223,10 @@ parameters! {
         pub d_v: TensorView = Tensor(DV),
         /// `f32 [batch, heads_q, seqlen_q]`: the forward pass's lse.
         pub lse: u64 = Vector(Lse),
-        /// `f32 [batch, heads_q, seqlen_q]`: gradient of lse; the address is 0 where there is none.
+        /// `f32 [batch, heads_q, seqlen_q]`: gradient of lse; the address is 0 if there is none.
         pub d_lse: u64 = Vector(DLse),
-        /// Workspace, `f32 [batch, heads_q, padded_q]`: lse · log₂ e, +∞ where lse is −∞ and in the padding. In flash3, 16
-        /// rows lie in the order in which fragments want them, here and in `delta`: see [`crate::kernels::backward`].
+        /// Workspace, `f32 [batch, heads_q, padded_q]`: lse · log₂ e, +∞ where lse is −∞ and in the padding. In flash3, each 16 rows are in the
+        /// order in which fragments read them, here and in `delta`: see [`crate::kernels::backward`].
         pub lse_log2: u64 = Workspace,
         /// Workspace, `f32 [batch, heads_q, padded_q]`: Δ = rowsum(dO ∘ O) − dL, 0 in the padding.
         pub delta: u64 = Workspace,
@@ -254,13 +253,13 @@ parameters! {
         pub scale: Scale,
         /// Order of the tiles.
         pub schedule: Schedule,
-        /// As in [`ForwardParams`]. What the workspace has for each query block or row, it then has for `heads_q` heads of those of all
-        /// sequences, one behind the other, each padded to whole blocks.
+        /// As in [`ForwardParams`]. The workspace then has its entries per query block or row for the blocks or rows of all sequences, one after the
+        /// other, each padded to whole blocks, for `heads_q` heads.
         pub list: TileList = Within,
-        /// flash3: into how many head splits the query heads of a KV head are divided; more than 1 with [`crate::spec::Constant::HeadSplits`]. Each
+        /// flash3: the number of head splits into which the query heads of a KV head are divided; more than 1 with [`crate::spec::Constant::HeadSplits`]. Each
         /// counts as a KV head in `shape` and `schedule`, with its own tiles of the same keys, and neighbours have the same keys.
         pub n_head_splits: u32,
-        /// How many head splits of a KV head, the first ones, have one query head more than the others, which have `shape.group_size`.
+        /// How many of the first head splits of a KV head have one query head more than the others, which have `shape.group_size`.
         pub n_larger_head_splits: u32,
         /// As in [`ForwardParams`].
         pub blocks: BlockLists = Within,
@@ -274,7 +273,7 @@ parameters! {
 }
 
 parameters! {
-    /// Parameters of the flash3 backward kernel behind `delta`.
+    /// Parameters of the main flash3 backward kernel, which follows `delta`.
     pub struct TmaBackwardParams {
         /// Queries; boxes of the rows of a query block.
         pub q: TensorMap = Map(Q),
@@ -288,7 +287,7 @@ parameters! {
         pub d_k: TensorMap = Map(DK),
         /// Gradient of the values; boxes of the 64 rows of a warpgroup.
         pub d_v: TensorMap = Map(DV),
-        /// What both kernels of the pass are given.
+        /// The parameters of both kernels of the pass.
         pub pass: BackwardParams = Within,
     }
 }

@@ -1,8 +1,8 @@
-//! Specialisation: what is fixed when the driver compiles a kernel, and not when rustc does.
+//! Specialisation: constants that are fixed when the driver compiles a kernel, and not when rustc does.
 //!
-//! One PTX text serves every mask and every kind of sequence. Where a kernel asks whether it has a feature, the text names
-//! an undefined symbol ([`Constant::symbol`]); the host puts a number in its place ([`Spec`]) before the driver compiles the
-//! text, and ptxas folds the branch before it allocates registers. A text that was not specialised cannot be assembled.
+//! One PTX text supports every mask and every kind of sequence. Where a kernel tests for a feature, the text has an undefined symbol
+//! ([`Constant::symbol`]); the host replaces it by a number ([`Spec`]) before the driver compiles the text, and ptxas folds the branch before it
+//! allocates registers. An unspecialised text cannot be assembled.
 //!
 //! Constants only say *whether*: sizes of windows and addresses of lengths are parameters. Otherwise the driver would compile
 //! and keep a kernel for every size.
@@ -12,40 +12,39 @@ pub mod text;
 
 use core::fmt;
 
-/// THE table of constants: calls `$callback!` with a row for each, `Name name "name"`; those of [`optional_inputs`](crate::optional_inputs) that kernels
-/// are compiled with or without come last. The enum, the names, the symbols, what reads a constant on the
-/// device ([`crate::ptx::spec`]) and its probe are made from it; kernels that ask for a new one name it in [`Kind::capabilities`](crate::variants::Kind).
+/// THE table of constants: calls `$callback!` with a row for each, `Name name "name"`; those of [`optional_inputs`](crate::optional_inputs) with a
+/// constant come last. The enum, the names, the symbols, the reading on the device ([`crate::ptx::spec`]) and the probe are generated from it;
+/// kernels that use a new constant name it in [`Kind::capabilities`](crate::variants::Kind).
 macro_rules! for_each_constant {
     ($callback:ident) => {
         $crate::optional_inputs! { with_optional_inputs!($callback {
-            /// A query sees no key beyond some distance to the right of its own place: causal, or a window.
+            /// A query sees no key beyond some distance after its own position: causal, or a window.
             RightBound right_bound "right_bound";
-            /// A query sees no key beyond some distance to the left of its own place: a window.
+            /// A query sees no key beyond some distance before its own position: a window.
             LeftBound left_bound "left_bound";
-            /// Sequences have lengths of their own, which lie in device memory: packed rows, used lengths.
+            /// Sequences have different lengths, which are in device memory: packed rows, used lengths.
             Lengths lengths "lengths";
-            /// Several tiles of keys have the same keys, each with a share of the query heads that share them: flash3's backward pass
-            /// where tiles are few.
+            /// Several tiles have the same keys, each with some of the query heads that share them: flash3's backward pass if tiles are few.
             HeadSplits head_splits "head_splits";
-            /// All queries see the first keys of a sequence, beside a right bound: prefix-LM.
+            /// All queries see the first keys of a sequence, in addition to a right bound: prefix-LM.
             Prefix prefix "prefix";
             /// A map says which blocks of the scores are hidden, partial or full: see [`crate::params::BlockMap`].
             BlockMask block_mask "block_mask";
             /// The keys of a sequence are divided among several tiles: see [`crate::attention::split_kv`].
             SplitKv split_kv "split_kv";
-            /// Keys and values lie in pages: see [`crate::attention::pages`].
+            /// Keys and values are in pages: see [`crate::attention::pages`].
             Pages pages "pages";
             /// An expression edits the scores: see [`ferroflash_expression`].
             Score score "score";
-            /// Its derivative by the score is not 1: of the backward pass.
+            /// Its derivative by the score is not 1: for the backward pass.
             ScoreGradient score_gradient "score_gradient";
-            /// Under a block mask that is a map of the mask expression, with no score beside it: in full blocks there is nothing to edit.
+            /// Under a block mask that is a map of the mask expression, without a score expression: full blocks need no edit.
             EditPartial edit_partial "edit_partial";
             /// Weights are dropped at random: see [`crate::attention::dropout`].
             Dropout dropout "dropout";
             /// Rows of the tensors have fewer columns than the kernel is compiled for: see [`crate::variants::Variant::pads_columns`].
             PadColumns pad_columns "pad_columns";
-            /// Products of f32 are as exact as sums in f32 let them be, and not those of tf32: see [`crate::tile::tf32`].
+            /// Products of f32 are as exact as sums in f32 allow, instead of in tf32: see [`crate::tile::tf32`].
             FullPrecision full_precision "full_precision";
         }) }
     };
@@ -92,7 +91,7 @@ macro_rules! constants {
                 }
             }
 
-            /// The symbol that stands for it in the PTX: [`PLACEHOLDER`], then its name.
+            /// Its symbol in the PTX: [`PLACEHOLDER`], then its name.
             pub const fn symbol(self) -> &'static str {
                 match self {
                     $(Constant::$constant => concat!("ferroflash_spec_", $name),)*
@@ -108,23 +107,23 @@ macro_rules! constants {
 
 for_each_constant!(constants);
 
-/// What the symbols of all constants begin with.
+/// The prefix of the symbols of all constants.
 pub const PLACEHOLDER: &str = "ferroflash_spec_";
 
-/// What the probes of `ptx` are compiled with: constants of both values.
+/// The constants of the probes of `ptx`: of both values.
 pub const PROBE_SPEC: Spec = Spec::PLAIN.with(Constant::RightBound);
 
-/// A set of constants: of a launch those that are 1, of a kernel those that it may be compiled with.
+/// A set of constants: for a launch those that are 1, for a kernel those that it supports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Spec {
     bits: u32,
 }
 
 impl Spec {
-    /// None: every query sees every key of sequences of equal lengths.
+    /// The empty set: every query sees every key of sequences of equal lengths.
     pub const PLAIN: Spec = Spec { bits: 0 };
 
-    /// With this constant too.
+    /// The set with this constant.
     pub const fn with(self, constant: Constant) -> Spec {
         Spec {
             bits: self.bits | constant.bit(),
@@ -136,7 +135,7 @@ impl Spec {
         self.bits & constant.bit() != 0
     }
 
-    /// Those of a list.
+    /// The set of a list.
     pub const fn of(constants: &[Constant]) -> Spec {
         match constants {
             [] => Spec::PLAIN,
@@ -144,21 +143,21 @@ impl Spec {
         }
     }
 
-    /// With those of another one, too.
+    /// The union with another set.
     pub const fn and(self, other: Spec) -> Spec {
         Spec {
             bits: self.bits | other.bits,
         }
     }
 
-    /// Those that are of another one, too.
+    /// The intersection with another set.
     pub const fn among(self, other: Spec) -> Spec {
         Spec {
             bits: self.bits & other.bits,
         }
     }
 
-    /// Without this constant.
+    /// The set without this constant.
     pub const fn without(self, constant: Constant) -> Spec {
         Spec {
             bits: self.bits & !constant.bit(),
@@ -173,7 +172,7 @@ impl Spec {
     }
 }
 
-/// `right_bound+left_bound`; `plain` where no constant is 1.
+/// `right_bound+left_bound`; `plain` if no constant is 1.
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self == Spec::PLAIN {

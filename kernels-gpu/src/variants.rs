@@ -1,8 +1,8 @@
-//! THE list of kernels. PTX entries, the host's table, the emulator's table and the book's support matrix are
-//! all made from it; a kernel that is not in it cannot be reached.
+//! THE list of kernels. PTX entries, the host's table, the emulator's table and the book's support matrix are all generated from it; a kernel that
+//! is not in it cannot be used.
 
-/// Calls `$callback!` with every variant: `name: kind { arch, dtype, head_dim, head_dim_v, tiles }`, fields as the kind has them;
-/// a variant without `tiles` is of [`TileShape::Default`], one without `head_dim_v` has as many columns of values as of keys.
+/// Calls `$callback!` with every variant: `name: kind { arch, dtype, head_dim, head_dim_v, tiles }`, with the fields of the kind; a variant without
+/// `tiles` has [`TileShape::Default`], one without `head_dim_v` has the same number of columns for values as for keys.
 #[macro_export]
 macro_rules! for_each_variant {
     ($callback:ident) => {
@@ -221,24 +221,23 @@ macro_rules! for_each_variant {
     };
 }
 
-/// Which of a kernel's tile shapes a variant is compiled with. The kernels of one pass are of one shape.
+/// The tile shape of a variant. The kernels of one pass have the same shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TileShape {
-    /// The one that is preferred where it fits.
+    /// The preferred one, if it fits.
     Default,
     /// Smaller. In flash2's backward pass for devices with 99 KB of shared memory per block, compute capability 8.6, 8.9 and
-    /// 12.0; in flash3's forward pass for short sequences, and with tiles that several heads may share; in flash2's for few queries, with
-    /// such tiles.
+    /// 12.0; in flash3's forward pass for short sequences, and with tiles that several heads may share; in flash2's decode kernel, with such tiles.
     Compact,
     /// Larger: more rows of q, for long sequences.
     Wide,
-    /// In flash3's forward pass: as large as the default one, with tiles that several heads may share, and keys that may be divided among tiles.
-    /// For few queries of many heads that have the same keys, which compact tiles would read more than once.
+    /// In flash3's forward pass: as large as the default one, with tiles that several heads may share, and keys that may be divided among tiles. For
+    /// few queries of many heads with the same keys, which compact tiles would read more than once.
     Grouped,
 }
 
 impl TileShape {
-    /// The one of this number; of another, it fails to compile.
+    /// The shape of this number; another number fails to compile.
     pub const fn numbered(number: u32) -> TileShape {
         const ALL: [TileShape; 4] = [
             TileShape::Default,
@@ -249,7 +248,7 @@ impl TileShape {
         ALL[number as usize]
     }
 
-    /// As names of variants and messages have it.
+    /// Its name in variants and messages.
     pub const fn name(self) -> &'static str {
         match self {
             TileShape::Default => "default",
@@ -260,40 +259,39 @@ impl TileShape {
     }
 }
 
-/// What a kernel computes, and in which algorithm.
+/// What a kernel computes, and by which algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// flash2 forward: o and lse.
     Forward,
-    /// flash2 forward over keys and values in `e4m3`, for few queries: o and lse.
+    /// flash2 decode over keys and values in `e4m3`: o and lse.
     ForwardE4m3,
     /// flash1 forward: o and lse.
     Flash1Forward,
     /// flash3 forward: o and lse.
     TmaForward,
-    /// flash3 forward where values are the first columns of the keys: o and lse.
+    /// flash3 forward with values that are the first columns of the keys: o and lse.
     TmaForwardMla,
-    /// Forward pass of flash3, last, where keys are divided among tiles: o and lse of what the splits have found.
+    /// flash3 forward, last, if keys are divided among tiles: merges o and lse of the splits.
     Combine,
-    /// Any backward pass, where heads have sinks: their gradients.
+    /// Any backward pass with sinks: their gradients.
     SinkGradient,
     /// Any backward pass: the gradient of a tensor that a score reads.
     TensorGradient,
-    /// Beside attention: o and lse over two parts of the keys merged into those over all keys.
+    /// Not attention: merges o and lse over two parts of the keys into those over all keys.
     Merge,
-    /// Beside attention: rows appended to a cache of keys and values, rows rotated by their positions.
+    /// Not attention: appends rows to a cache of keys and values, rotates rows by their positions.
     Append,
-    /// Backward pass of flash2 and flash3, first, where some keys may be seen by no query: their rows of dK and dV.
+    /// Backward pass of flash2 and flash3, first, if no query may see some keys: clears their rows of dK and dV.
     Clear,
-    /// Either pass of flash2 and flash3, first, where a mask expression may hide whole blocks: the map of a block mask that says so.
+    /// Either pass of flash2 and flash3, first, if a mask expression may hide whole blocks: the map of a block mask with these blocks.
     MaskMap,
-    /// Either pass of flash2 and flash3, first, under a block mask: the lists of blocks that it leaves of tiles; in the backward pass
-    /// twice, first for the ranks.
+    /// Either pass of flash2 and flash3, first, under a block mask: the lists of visible blocks of tiles; in the backward pass twice, first for the ranks.
     BlockList,
-    /// Either pass of flash2, first, where sequences have lengths of their own: the list of their tiles; rows of o, lse and the
-    /// gradients that no sequence has.
+    /// Either pass of flash2, first, with sequences of different lengths: the list of their tiles; clears rows of o, lse and the gradients outside
+    /// every sequence.
     TileList,
-    /// The same of flash3; tensor maps of every sequence.
+    /// The same for flash3; also tensor maps of every sequence.
     TmaTileList,
     /// flash1 and flash2 backward, first: Δ and lse·log₂e, padded; clears the accumulator of dQ, the dQ semaphores and the tile counters.
     BackwardPreprocess,
@@ -330,23 +328,23 @@ pub enum Kind {
 /// One kernel of the list.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Variant {
-    /// Its name: of the variant, of the PTX entry and of the PTX module.
+    /// Its name, which is also that of the PTX entry and of the PTX module.
     pub name: &'static str,
     /// What it computes.
     pub kind: Kind,
-    /// What it is compiled for.
+    /// The architecture that it is compiled for.
     pub arch: Arch,
-    /// Element type; `None`: any, and tensors are described to it as of elements of two bytes.
+    /// Element type; `None`: any, with tensors described as having elements of two bytes.
     pub dtype: Option<Dtype>,
     /// The head_dim it is compiled for; `None`: it is compiled for none. See [`Variant::head_dims`].
     pub head_dim: Option<u32>,
-    /// The columns of values that it is compiled for, where they are others.
+    /// The columns of values that it is compiled for, if they differ.
     pub head_dim_v: Option<u32>,
     /// The shape of its tiles.
     pub tiles: TileShape,
     /// Whether it records its tiles.
     pub stamps: Stamps,
-    /// What a block of it takes.
+    /// The resources of a block.
     pub tile_config: TileConfig,
 }
 
@@ -372,7 +370,7 @@ pub use stamps::{PROFILED, Stamps, compiled};
 /// The list as data, in its order.
 pub const VARIANTS: &[Variant] = for_each_variant!(listed);
 
-/// The variant with this name, of the list or profiled.
+/// The variant with this name, in the list or profiled.
 pub fn by_name(name: &str) -> Option<&'static Variant> {
     compiled().find(|variant| variant.name == name)
 }

@@ -1,4 +1,4 @@
-//! What runs a plan: a GPU, the CPU, or the emulator. Each decides nothing: validation and planning have.
+//! The backends that run a plan: a GPU, the CPU, or the emulator. They decide nothing: validation and planning have decided.
 
 #[allow(unsafe_code)]
 pub mod cuda;

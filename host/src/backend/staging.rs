@@ -1,5 +1,4 @@
-//! The calls that wait, on a GPU: arguments of the host are copied there and the results back; those in the device's memory are
-//! used where they lie.
+//! The calls that wait, on a GPU: arguments on the host are copied there and the results back; those in device memory are used in place.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -12,7 +11,7 @@ use crate::error::{DriverError, Error};
 use crate::plan::Planned;
 use crate::tensor::{Memory, MemoryMut};
 
-/// Computes what the plan's pass writes; waits for the results.
+/// Runs the plan's pass, and waits for the results.
 pub(crate) fn run<P: Planned>(
     device: &Arc<CudaDevice>,
     plan: P,
@@ -46,11 +45,11 @@ enum Staged {
     Copy(Box<dyn Copied>),
 }
 
-/// A copy of an argument, whatever the type of its elements is.
+/// A copy of an argument of any element type.
 trait Copied {
     fn address(&self) -> u64;
 
-    /// Copies back what the layout reaches over; the host's slice may go on behind it.
+    /// Copies back the elements that the layout covers; the host's slice may be longer.
     fn copy_back(&self, to: &mut HostDataMut, stream: StreamRef) -> Result<(), DriverError>;
 }
 
@@ -68,8 +67,7 @@ impl<T: Scalar> Copied for DeviceBuffer<T> {
 }
 
 impl Staged {
-    /// Copies what the layout reaches over, if it lies on the host. What lies between the rows of a strided output is copied there
-    /// and back unchanged.
+    /// Copies the elements that the layout covers, if it is on the host. The elements between the rows of a strided output are copied there and back unchanged.
     fn new(
         device: &Arc<CudaDevice>,
         operand: &mut Operand,

@@ -14,7 +14,7 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// From a probability: at least one weight in 256 is dropped, and at least one kept.
+    /// From a probability, rounded to a multiple of 1/256, at least 1/256 and at most 255/256.
     pub(crate) fn of(p: f32) -> Dropout {
         let dropped = (p * BYTES as f32).round() as u32;
         Dropout {

@@ -68,7 +68,7 @@ impl Node {
         });
     }
 
-    /// The node with other operands. Indices behind a tensor's rank become 0.
+    /// The node with other operands. Indices beyond a tensor's rank become 0.
     pub(super) fn mapped(&self, tensors: &[Tensor], mut map: impl FnMut(Id) -> Id) -> Node {
         match *self {
             Node::Unary(op, a) => Node::Unary(op, map(a)),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{Expression, Id, Index, MAX_RANK, Node, Type};
 
-/// How each dimension of a tensor is indexed: by where the score lies, or, `None`, by 0. Dimensions behind the tensor's rank are not there.
+/// How each dimension of a tensor is indexed: by an index of the score's position or, for `None`, by 0. Dimensions beyond the tensor's rank do not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReadDims {
     dims: [Option<Index>; MAX_RANK],

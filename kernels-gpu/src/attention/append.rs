@@ -1,7 +1,7 @@
-//! Rows that are appended to a cache or rotated by their positions: where each goes, and which part of it a thread takes.
+//! Rows that are appended to a cache or rotated by their positions: the place of each, and the part of it that a thread takes.
 //!
-//! Row i of a sequence goes to row `first + i` of the cache, and stands at that position. `first` is the sequence's length so far. It
-//! lies in device memory, where nobody has checked it. So a row of the cache or of a table is one only if it is there.
+//! Row i of a sequence goes to row `first + i` of the cache, which is its position. `first` is the sequence's length so far. It is in device memory
+//! and unchecked, so each row of the cache or of a table is tested for existence.
 
 /// The row `first + i` of `n_rows`, if it is one of them.
 #[inline(always)]
@@ -14,7 +14,7 @@ pub fn row_at(first: i32, i: u32, n_rows: u32) -> Option<u32> {
     }
 }
 
-/// How many rows a sequence has in the cache when `n_new` rows have been appended to its `first`; at most `room`.
+/// How many rows a sequence has in the cache after `n_new` rows have been appended to its `first`; at most `room`.
 #[inline(always)]
 pub fn len_after(first: i32, n_new: u32, room: u32) -> u32 {
     let len = i64::from(first) + i64::from(n_new);
@@ -27,24 +27,24 @@ pub fn len_after(first: i32, n_new: u32, room: u32) -> u32 {
     }
 }
 
-/// How many threads a row of so many chunks of 16 bytes takes: two chunks each.
+/// How many threads a row of this many chunks of 16 bytes takes: two chunks each.
 #[inline(always)]
 pub const fn n_pieces(chunks: u32) -> u32 {
     chunks.div_ceil(2)
 }
 
-/// Which chunks of a row a thread takes.
+/// The chunks of a row that a thread takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// The elements of one form pairs with those of the other.
+    /// Two chunks whose elements form pairs with each other.
     Pair(u32, u32),
-    /// Two chunks, of which neither needs the other.
+    /// Two independent chunks.
     Two(u32, u32),
-    /// A chunk: there is no other.
+    /// A single chunk.
     One(u32),
 }
 
-/// A thread's chunks, where the elements of the first `paired` chunks form pairs with those of as many chunks behind them.
+/// A thread's chunks, if the elements of the first `paired` chunks form pairs with those of the next `paired` chunks.
 #[inline(always)]
 pub fn piece(idx: u32, chunks: u32, paired: u32) -> Piece {
     if idx < paired {
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(len_after(i32::MIN, 7, 1 << 20), 0);
     }
 
-    /// Every chunk is one thread's, whatever part of the row forms pairs.
+    /// Every chunk belongs to exactly one thread, for any part of the row that forms pairs.
     #[test]
     fn pieces_are_all_of_a_row() {
         for chunks in 1..=32u32 {

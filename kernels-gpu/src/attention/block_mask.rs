@@ -1,13 +1,13 @@
-//! Block masks: which blocks of keys a block of queries meets, by a map of bytes (block-sparse attention: Dao et al. 2022, section
+//! Block masks: which blocks of keys a block of queries visits, by a map of bytes (block-sparse attention: Dao et al. 2022, section
 //! 3.3; FlexAttention's `BlockMask`: Dong et al. 2024).
 //!
-//! A map has a byte for each block of the caller's, `[rows, columns]`: rows of queries, columns of keys. Its blocks are whole
-//! multiples of the kernels' tiles and blocks, each of which so lies in one block of the map.
+//! A map has a byte for each block of the caller's, `[rows, columns]`: rows of queries, columns of keys. Its blocks are whole multiples of the
+//! kernels' tiles and blocks, so each of these is within one block of the map.
 
 use super::mask::{Band, Blocks};
 use crate::params::{HIDDEN_BLOCK, PARTIAL_BLOCK};
 
-/// Whether a block of keys is listed for a block of queries, given what the map says of them and the blocks that the band leaves.
+/// Whether a block of keys is listed for a block of queries, given the map's byte and the band's blocks.
 #[inline(always)]
 pub fn is_listed(state: u8, band: Blocks, block: u32) -> bool {
     match state {
@@ -41,16 +41,16 @@ pub fn listed_of_column(state: u8, band: Blocks, column: u32, per_column: u32, l
 /// A block of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SparseBlock {
-    /// Which one: of keys in the forward pass, of queries in the backward pass.
+    /// Its index: of keys in the forward pass, of queries in the backward pass.
     pub block: u32,
-    /// Whether all pairs are visible, whatever the band says.
+    /// Whether all pairs are visible, also those that the band hides.
     pub is_full: bool,
-    /// In the backward pass: how many tiles of keys add to this block of dQ before the tile whose list it is.
+    /// In the backward pass: how many tiles of keys add to this block of dQ before the list's own tile.
     pub rank: u32,
 }
 
 impl SparseBlock {
-    /// Whether a pair of the block is visible; false also for keys behind the sequence's end.
+    /// Whether a pair of the block is visible; false also for keys beyond the sequence's end.
     #[inline(always)]
     pub fn keep(self, band: &Band, q_idx: u32, k_idx: u32) -> bool {
         if self.is_full {
@@ -60,16 +60,16 @@ impl SparseBlock {
         }
     }
 
-    /// Bytes of a place of a list.
+    /// Bytes of a list's entry.
     pub const N_BYTES: u32 = 8;
 
-    /// As a list holds it.
+    /// As a list's entry.
     #[inline(always)]
     pub const fn words(self) -> [u32; 2] {
         [self.block << 1 | self.is_full as u32, self.rank]
     }
 
-    /// From a list.
+    /// From a list's entry.
     #[inline(always)]
     pub const fn from_words([block, rank]: [u32; 2]) -> SparseBlock {
         SparseBlock {
@@ -124,7 +124,7 @@ mod tests {
         }
     }
 
-    /// A full block shows what the band hides, and nothing behind the last key.
+    /// A full block shows what the band hides, and nothing beyond the last key.
     #[test]
     fn only_full_blocks_show_what_the_band_hides() {
         use crate::attention::mask::Bounds;

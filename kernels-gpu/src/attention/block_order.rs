@@ -1,27 +1,26 @@
-//! In which order a tile of keys visits the query blocks, in flash3's backward pass, and its rank among the tiles that add to
-//! each of them.
+//! The order in which a tile of keys visits the query blocks, in flash3's backward pass, and its rank among the tiles that add to each of them.
 //!
 //! A tile visits query blocks of all query heads that share its keys. In the deterministic order tiles add to a block of dQ one
 //! after the other; a tile that comes too early waits. So the orders are chosen such that tiles which run at the same time are at
 //! different blocks:
 //!
-//! - *up* and *down*, where a band ends somewhere: as [`super::schedule`] says of [`Direction`];
+//! - *up* and *down*, if a band has an end: see [`Direction`] in [`super::schedule`];
 //! - *shifted*, without a mask: the tiles of a head begin at equal distances, the first at block 0, each further one that much
 //!   before its left neighbour, and all go up, from the last block on to block 0. Each follows its left neighbour at
 //!   the distance, and none waits, if all begin at once.
 //!
-//! Who comes to a block first, adds first: the ranks follow from the orders alone.
+//! The tile that comes to a block first adds first: the ranks follow from the orders.
 //!
-//! Where a block has more than half as many queries as a tile has keys, neighbours in shifted order would follow each other at the
-//! distance of one step, which is shorter than the dQ semaphore's latency. There every second tile of a head is taken first, and
-//! then the others, in a shifted order of their own.
+//! If a block has more than half as many queries as a tile has keys, neighbours in shifted order would follow each other at the
+//! distance of one step, which is shorter than the dQ semaphore's latency. Then every second tile of a head is taken first, and then the others, in
+//! a separate shifted order.
 
 use super::divide;
 use super::mask::{Band, Blocks, Rows};
 use super::schedule::{BackwardTile, Direction};
 use crate::params::{SHIFTED, Schedule};
 
-/// Where a tile is in its order.
+/// The state of a tile in its order.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockOrder {
     band: Band,
@@ -32,9 +31,9 @@ pub struct BlockOrder {
     distance: u32,
     tiles: u32,
     stride: u32,
-    /// Which query head of those that share the keys.
+    /// The query head among those that share the keys.
     pub head: u32,
-    /// Which query block.
+    /// The query block.
     pub block: u32,
 }
 
@@ -48,13 +47,13 @@ pub const fn tiles_per_ring(schedule: &Schedule) -> u32 {
     }
 }
 
-/// With [`SHIFTED`]: how many blocks of threads have tiles, the first ones of the grid. Others have no tile.
+/// With [`SHIFTED`]: how many blocks of threads, the first ones of the grid, have tiles.
 #[inline(always)]
 pub const fn shifted_blocks(schedule: &Schedule) -> u32 {
     schedule.heads_per_group * tiles_per_ring(schedule)
 }
 
-/// The query blocks that a tile of `block_k` keys meets.
+/// The query blocks that a tile of `block_k` keys visits.
 #[inline(always)]
 pub fn q_blocks(band: &Band, tile: u32, block_q: u32, block_k: u32) -> Blocks {
     let keys = Rows {
@@ -105,7 +104,7 @@ impl BlockOrder {
         order
     }
 
-    /// How many steps there are.
+    /// The number of steps.
     #[inline(always)]
     pub fn steps(&self) -> u32 {
         self.blocks.n() * self.group_size
@@ -132,7 +131,7 @@ impl BlockOrder {
         }
     }
 
-    /// Which one the tile is of those that share its shifted order, and how many these are.
+    /// The index of the tile among those that share its shifted order, and their number.
     #[inline(always)]
     fn place_in_ring(&self) -> (u32, u32) {
         if self.stride == 2 {

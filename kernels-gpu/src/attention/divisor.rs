@@ -1,4 +1,4 @@
-//! Division by a number that the host knows: a multiplication, and a step of correction.
+//! Division by a number that the host knows: a multiplication, and a correction step.
 
 /// A number to divide by, with its reciprocal.
 #[repr(C)]
@@ -21,8 +21,7 @@ impl Divisor {
 
     /// Quotient and remainder.
     ///
-    /// The reciprocal is at most 1 less than 2³² / n, so what the multiplication gives at most a / 2³² less than a / n: the quotient, or
-    /// 1 less.
+    /// The reciprocal is at most 1 less than 2³² / n, so the product is at most a / 2³² less than a / n: the quotient, or 1 less.
     #[inline(always)]
     pub fn divide(self, a: u32) -> (u32, u32) {
         let quotient = ((u64::from(a) * u64::from(self.reciprocal)) >> 32) as u32;

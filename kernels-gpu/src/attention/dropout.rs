@@ -1,6 +1,6 @@
 //! Which weights are dropped: a random byte for each score, by Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
 //!
-//! A byte depends on the seed, the offset, the head and the place of its score, and on nothing else: so every kernel, every shape of tiles
+//! A byte depends only on the seed, the offset, the head and the position of its score: so every kernel, every shape of tiles
 //! and both passes drop the same weights. One call of Philox gives 16 bytes, for a *patch* of 4 queries and 4 keys:
 //!
 //! ```text
@@ -11,13 +11,13 @@
 //! byte of the word         ⌊query / 8⌋ mod 2 + 2 (⌊key / 8⌋ mod 2)      the lowest is 0
 //! ```
 //!
-//! A weight is kept where its byte is below a threshold. A patch is what lanes hold of two neighbouring fragments, of which two lanes have half
-//! each, whether queries or keys go down: see `kernels/common/dropout.rs`. The counter's first and third number are the same for all scores of a head, and they
-//! alone are multiplied in the first of the ten rounds: [`Head`] is what that round leaves.
+//! A weight is kept if its byte is below a threshold. A patch is the part of two adjacent fragments that two lanes hold, half each, whether the rows
+//! are queries or keys: see `kernels/common/dropout.rs`. The counter's first and third number are the same for all scores of a head, and only they
+//! are multiplied in the first of the ten rounds: [`Head`] is the state after that round.
 
 /// The multipliers of the generator's two halves.
 const MULTIPLIERS: [u32; 2] = [0xd251_1f53, 0xcd9e_8d57];
-/// What is added to the key from round to round.
+/// The key increments of a round.
 const WEYL: [u32; 2] = [0x9e37_79b9, 0xbb67_ae85];
 /// Rounds.
 const ROUNDS: u32 = 10;
@@ -53,13 +53,13 @@ const fn rounds(mut counter: [u32; 4], mut key: [u32; 2], first: u32) -> [u32; 4
     counter
 }
 
-/// The patch in which a position lies, along one side.
+/// The patch of a position, along one side.
 #[inline(always)]
 pub const fn patch(position: u32) -> u32 {
     position / 16 * 4 + position / 2 % 4
 }
 
-/// What the bytes of a call depend on, beside head and place.
+/// The state that the bytes of a call depend on, in addition to head and position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream {
     key: [u32; 2],
@@ -67,7 +67,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// That of a seed and an offset, each its lower half first.
+    /// The state of a seed and an offset, each with its lower half first.
     #[inline(always)]
     pub const fn new(seed: [u32; 2], offset: [u32; 2]) -> Stream {
         Stream {
@@ -76,7 +76,7 @@ impl Stream {
         }
     }
 
-    /// Of one head, which is counted through the batch.
+    /// The state of one head, counted through the batch.
     #[inline(always)]
     pub const fn of_head(self, head: u32) -> Head {
         Head {
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use crate::params::DropoutParams;
 
-    /// Of the authors' implementation, Random123: `kat_vectors`.
+    /// Test vectors of the authors' implementation, Random123: `kat_vectors`.
     #[test]
     fn the_generator_gives_the_known_answers() {
         for (counter, key, answer) in [

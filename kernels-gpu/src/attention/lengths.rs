@@ -1,20 +1,19 @@
-//! Sequences of lengths of their own: which rows of q, and of k and v, are a sequence's, and which tiles these make.
+//! Sequences of different lengths: the rows of q, and of k and v, of each sequence, and their tiles.
 //!
 //! A tensor is *padded*, `[batch, rows, heads, head_dim]` with a sequence in each batch entry, or *packed*,
-//! `[rows, heads, head_dim]` with one sequence behind the other. Where a sequence lies is written in device memory:
-//! `cu_seqlens` for packed rows, `seqused` and `leftpad` for either. Nobody has checked these numbers. So they are cut to what
-//! the tensor has before an address is made of them.
+//! `[rows, heads, head_dim]` with one sequence after the other. The place of a sequence is in device memory: `cu_seqlens` for packed rows, `seqused`
+//! and `leftpad` for either. These numbers are unchecked. So they are clamped to the tensor before an address is computed from them.
 
 use super::mask::Rows;
 
-/// What device memory says of a sequence's rows on one side, q or k.
+/// The numbers in device memory for a sequence's rows on one side, q or k.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Given {
     /// The first row; 0 in a padded tensor.
     pub begin: i32,
     /// One past the last row.
     pub end: i32,
-    /// How many of these rows are used, counted from the first; at least as many as there are means all of them.
+    /// How many of these rows are used, counted from the first; their number or more means all of them.
     pub used: i32,
     /// How many of the used rows come before the sequence's own first one.
     pub leftpad: i32,
@@ -46,12 +45,12 @@ fn clamp(x: i32, least: u32, most: u32) -> u32 {
     }
 }
 
-/// One entry of a list of tiles: the tile, and the sequence it is of. Kernels read it instead of working it out.
+/// One entry of a list of tiles: the tile, and its sequence. Kernels read it instead of computing it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListedTile {
-    /// Which block of the sequence's rows.
+    /// The block of the sequence's rows.
     pub block: u32,
-    /// Which sequence.
+    /// The sequence.
     pub sequence: u32,
     /// Rows of q of the sequence.
     pub seqlen_q: u32,
@@ -63,13 +62,13 @@ pub struct ListedTile {
     pub k_first: u32,
     /// In the backward pass: how many query blocks the sequences before this one have.
     pub q_blocks_before: u32,
-    /// In shared memory, of the backward pass: 1 where the block of threads had no tile of this sequence just before, so that its
-    /// tensor maps have to be acquired; of the forward pass, 1 where no query of the tile sees a key. 0 in a list.
+    /// In shared memory, in the backward pass: 1 if the block of threads had no tile of this sequence just before, so that its tensor maps have to
+    /// be acquired; in the forward pass: 1 if no query of the tile sees a key. 0 in a list.
     pub new_maps: u32,
 }
 
 impl ListedTile {
-    /// Bytes of an entry; a list begins with as many: the number of entries, and the keys of a split where keys are divided, four bytes each.
+    /// Bytes of an entry; a list begins with a header of the same size: the number of entries, and the keys of a split if keys are divided, four bytes each.
     pub const N_BYTES: u32 = 32;
 
     /// Rows of q, and of k, of the sequence.

@@ -1,9 +1,9 @@
-//! Masks: which keys a query sees, asked twice: for whole blocks, and for single elements at their edges.
+//! Masks: which keys a query sees, for whole blocks, and for single elements at their edges.
 //!
-//! A [`Band`] is full attention, a causal mask or a sliding window, by two numbers. Query `i` of a sequence stands at the place
-//! `i + seqlen_k − seqlen_q` among the keys, so that the last query stands at the last key; it sees the keys from `left` places
-//! before that to `right` places behind it. A prefix-LM mask (Raffel et al. 2020, section 3.2.1) is a causal mask with a third number:
-//! all queries see the first `prefix` keys, too.
+//! A [`Band`] is full attention, a causal mask or a sliding window, by two numbers. Query `i` of a sequence has the position
+//! `i + seqlen_k − seqlen_q` among the keys, so that the last query is at the last key; it sees the keys from `left` positions before that to
+//! `right` positions after it. A prefix-LM mask (Raffel et al. 2020, section 3.2.1) is a causal mask with a third number:
+//! all queries also see the first `prefix` keys.
 
 use crate::params::Window;
 
@@ -17,7 +17,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// At most `len` rows from `first` on, as far as a sequence of `seqlen` has them; `first` is one of its rows.
+    /// At most `len` rows from `first` on, limited to a sequence of `seqlen`; `first` is one of its rows.
     #[inline(always)]
     pub fn of_sequence(first: u32, len: u32, seqlen: u32) -> Rows {
         let len = min(len, seqlen - first);
@@ -31,8 +31,8 @@ impl Rows {
     }
 }
 
-/// Blocks of rows that a tile meets, `first .. end`; those of `full_first .. full_end` need no test per element. `first` is at
-/// most `end`, and the full blocks lie between them; where there are none, `full_first` and `full_end` are `first`.
+/// Blocks of rows that a tile visits, `first .. end`; those of `full_first .. full_end` need no test per element. `first` is at
+/// most `end`, and the full blocks are between them; if there are none, `full_first` and `full_end` are `first`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocks {
     /// The first block with a visible pair.
@@ -61,17 +61,17 @@ impl Blocks {
         }
     }
 
-    /// How many there are.
+    /// The number of blocks.
     #[inline(always)]
     pub fn n(&self) -> u32 {
         self.end - self.first
     }
 }
 
-/// How the work of the tiles along a sequence compares, which decides their order.
+/// How the work of the tiles changes along a sequence, which decides their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// All tiles meet as many blocks.
+    /// All tiles visit the same number of blocks.
     Even,
     /// Later queries see more keys.
     Growing,
@@ -79,14 +79,14 @@ pub enum Work {
     Shrinking,
 }
 
-/// On which sides a band ends. On the GPU this is known when the driver compiles: [`crate::spec`].
+/// The sides on which a band ends. On the GPU this is known when the driver compiles: [`crate::spec`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Whether `left` counts.
+    /// Whether `left` applies.
     pub left: bool,
-    /// Whether `right` counts.
+    /// Whether `right` applies.
     pub right: bool,
-    /// Whether `prefix` counts. Only where `right` does, and `left` does not.
+    /// Whether `prefix` applies. Only if `right` does, and `left` does not.
     pub prefix: bool,
 }
 
@@ -113,7 +113,7 @@ pub struct Band {
     left: i32,
     /// Query `i` sees keys before `i + right`.
     right: i32,
-    /// Every query sees keys before this one; 0 where that does not count.
+    /// Every query sees keys before this one; 0 without a prefix.
     prefix: u32,
     bounds: Bounds,
 }
@@ -150,7 +150,7 @@ impl Band {
         self.seqlen_k
     }
 
-    /// On which sides it ends.
+    /// The sides on which it ends.
     #[inline(always)]
     pub fn bounds(&self) -> Bounds {
         self.bounds
@@ -166,7 +166,7 @@ impl Band {
         }
     }
 
-    /// One past the last key that the query sees; 0 where it sees none.
+    /// One past the last key that the query sees; 0 if it sees none.
     #[inline(always)]
     pub fn end_key(&self, q_idx: u32) -> u32 {
         if self.bounds.right {
@@ -205,25 +205,25 @@ impl Band {
         }
     }
 
-    /// Whether the key lies beyond what the query sees to the right, the prefix apart.
+    /// Whether the key is beyond what the query sees to the right, ignoring the prefix.
     #[inline(always)]
     pub fn hides_right(&self, q_idx: i32, k_idx: i32) -> bool {
         self.bounds.right && q_idx + self.right <= k_idx
     }
 
-    /// Whether the key lies beyond what the query sees to the left.
+    /// Whether the key is beyond what the query sees to the left.
     #[inline(always)]
     pub fn hides_left(&self, q_idx: i32, k_idx: i32) -> bool {
         self.bounds.left && k_idx < q_idx + self.left
     }
 
-    /// Whether the query sees the key; false also for keys behind the sequence's end.
+    /// Whether the query sees the key; false also for keys beyond the sequence's end.
     #[inline(always)]
     pub fn keep(&self, q_idx: u32, k_idx: u32) -> bool {
         self.first_key(q_idx) <= k_idx && k_idx < self.end_key(q_idx)
     }
 
-    /// The blocks of `block_k` keys that these queries meet. `queries.len` is at least 1.
+    /// The blocks of `block_k` keys that these queries visit. `queries.len` is at least 1.
     #[inline(always)]
     pub fn kv_blocks(&self, queries: Rows, block_k: u32) -> Blocks {
         let end = self.end_key(queries.last()).div_ceil(block_k);
@@ -242,8 +242,8 @@ impl Band {
         }
     }
 
-    /// The blocks of `block_q` queries that these keys meet. `keys.len` is at least 1; its rows may lie behind the
-    /// sequence's end, but for the first. Rows behind the last query count as visible: kernels see to them otherwise.
+    /// The blocks of `block_q` queries that these keys visit. `keys.len` is at least 1; its rows, except the first, may be beyond the sequence's
+    /// end. Rows beyond the last query count as visible: kernels handle them separately.
     #[inline(always)]
     pub fn q_blocks(&self, keys: Rows, block_q: u32) -> Blocks {
         let all = self.seqlen_q.div_ceil(block_q);

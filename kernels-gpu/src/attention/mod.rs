@@ -1,6 +1,6 @@
-//! The algorithm's parts that know no hardware: masks, and which tile is worked on when.
+//! The hardware-independent parts of the algorithm: masks, and the order of tiles.
 //!
-//! Everything here is plain arithmetic, compiled into the kernels and into the host's tests alike.
+//! Everything here is plain arithmetic, compiled into both the kernels and the host's tests.
 
 pub mod mask;
 

@@ -1,23 +1,22 @@
-//! Keys and values in pages (PagedAttention, Kwon et al. 2023): a pool `[n_pages, page_size, heads_k, head_dim]`, and a table that says
-//! which page of the pool each page of a sequence is. So sequences grow without moving, and share pages.
+//! Keys and values in pages (PagedAttention, Kwon et al. 2023): a pool `[n_pages, page_size, heads_k, head_dim]`, and a table with the pages of each
+//! sequence in the pool. So sequences grow without moving, and can share pages.
 //!
-//! Row `r` of a sequence is row `r mod page_size` of its page `r / page_size`; where padding lies in front of it, the padding's rows are counted, too.
-//! Nobody has checked the table: what it says of pages
-//! that the pool does not have is read as rows of zeros.
+//! Row `r` of a sequence is row `r mod page_size` of its page `r / page_size`; left padding counts as rows. The table is unchecked: pages that the
+//! pool does not have are read as rows of zeros.
 
 use super::divide;
 
 /// A place in the pages of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageRow {
-    /// Which page of the sequence: its entry in the table.
+    /// The page of the sequence: its entry in the table.
     pub slot: u32,
-    /// Which row of the page.
+    /// The row of the page.
     pub row: u32,
 }
 
 impl PageRow {
-    /// Of a row of the sequence.
+    /// The place of a row of the sequence.
     #[inline(always)]
     pub fn of_row(row: u32, page_size: u32) -> PageRow {
         let slot = divide(row, page_size);
@@ -27,7 +26,7 @@ impl PageRow {
         }
     }
 
-    /// So many rows further.
+    /// The place this many rows further.
     #[inline(always)]
     pub fn advance(&mut self, rows: u32, page_size: u32) {
         self.row += rows;
@@ -44,7 +43,7 @@ pub fn n_slots(seqlen: u32, page_size: u32) -> u32 {
     divide(seqlen + page_size - 1, page_size)
 }
 
-/// How many rows the last page of a sequence has; of one without rows, none.
+/// How many rows the last page of a sequence has; 0 for one without rows.
 #[inline(always)]
 pub fn rows_of_last(seqlen: u32, page_size: u32) -> u32 {
     match n_slots(seqlen, page_size) {
@@ -53,8 +52,7 @@ pub fn rows_of_last(seqlen: u32, page_size: u32) -> u32 {
     }
 }
 
-/// Rows of a TMA box: the most that divide both a page and a KV block, so that no box lies in two pages. A sequence of a single page
-/// needs no such care.
+/// Rows of a TMA box: the most that divide both a page and a KV block, so that no box is in two pages. A sequence of a single page does not need this.
 pub fn box_rows(page_size: u32, slots: u32, block_k: u32) -> u32 {
     let (mut a, mut b) = (page_size, block_k);
     while b > 0 {

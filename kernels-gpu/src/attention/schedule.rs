@@ -1,12 +1,12 @@
-//! Which tile a block works on: the order of the tiles, as pure functions that the host's tests check.
+//! The order of the tiles that blocks work on, as pure functions that the host's tests check.
 //!
-//! The forward pass takes one tile of queries at a time. Heads are taken in groups whose keys and values fit the L2 cache. In a
-//! group all heads' tiles of one row of the grid lie side by side, and the longest tiles come first, so that the last blocks to
+//! The forward pass takes one tile of queries at a time. Heads are taken in groups whose keys and values fit the L2 cache. In a group all heads'
+//! tiles with the same index are consecutive, and the longest tiles come first, so that the last blocks to
 //! run are short.
 //!
 //! The backward pass claims tiles of keys from a counter. In the deterministic order a tile adds to a block of dQ only after
 //! the tiles before it in that block's order. The order is chosen such that a tile waits only for tiles that were claimed
-//! earlier (no deadlock, however few blocks run) and, mostly, for none:
+//! earlier (no deadlock, for any number of running blocks) and mostly for none:
 //!
 //! - full: key tiles ascending, all from the last query block down; a tile follows its left neighbour at a step's
 //!   distance;
@@ -22,9 +22,9 @@ use crate::params::Schedule;
 /// One tile of the forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForwardTile {
-    /// Which tile of queries.
+    /// The tile of queries.
     pub q_block: u32,
-    /// Which (batch, head): `batch_idx · heads_q + head_idx`.
+    /// The (batch, head): `batch_idx · heads_q + head_idx`.
     pub head: u32,
 }
 
@@ -40,12 +40,12 @@ pub enum Direction {
 /// One tile of the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackwardTile {
-    /// Which tile of keys.
+    /// The tile of keys.
     pub k_block: u32,
-    /// Which (batch, KV head): `batch_idx · heads_k + head_idx`. Splits count as KV heads: see
+    /// The (batch, KV head): `batch_idx · heads_k + head_idx`. Splits count as KV heads: see
     /// [`crate::params::BackwardParams::n_head_splits`].
     pub head: u32,
-    /// In which order it visits query blocks.
+    /// The order in which it visits query blocks.
     pub direction: Direction,
 }
 
@@ -90,7 +90,7 @@ pub fn forward(schedule: &Schedule, work: Work, idx: u32) -> ForwardTile {
     }
 }
 
-/// The tile that is taken as the `step`-th: where every second one is taken first, 0, 2, 4, …, then 1, 3, 5, …
+/// The tile that is taken as the `step`-th: if every second one is taken first, 0, 2, 4, …, then 1, 3, 5, …
 #[inline(always)]
 fn strided(schedule: &Schedule, step: u32) -> u32 {
     let even = schedule.tiles.div_ceil(2);
@@ -130,8 +130,8 @@ pub fn backward(schedule: &Schedule, work: Work, tile_idx: u32) -> BackwardTile 
     }
 }
 
-/// The same where each KV head counts `n_head_splits` times: first come all heads' first splits, then all second ones. So a tile meets
-/// the one that it waits for, of the same keys and the split before, as late as can be.
+/// The same if each KV head counts `n_head_splits` times: first come all heads' first splits, then all second ones. So a tile starts as late as
+/// possible after the one that it waits for, which has the same keys and the previous split.
 #[inline(always)]
 pub fn backward_head_splits(
     schedule: &Schedule,
@@ -148,21 +148,21 @@ pub fn backward_head_splits(
     }
 }
 
-/// Neighbouring query heads, which a tile of keys meets.
+/// Adjacent query heads, which a tile of keys visits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueryHeads {
-    /// The first one.
+    /// The first head.
     pub first: u32,
     /// How many.
     pub n: u32,
 }
 
-/// How the query heads of a KV head are divided among tiles: head splits. These differ by one head at most: larger ones come first.
+/// Head splits: how the query heads of a KV head are divided among tiles. They differ by at most one head: larger ones come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadSplits {
     /// How many.
     pub n: u32,
-    /// How many of them have a head more than the others; fewer than all.
+    /// How many of them have one head more than the others; fewer than all.
     pub n_larger: u32,
     /// Query heads of the others; at least 1.
     pub heads: u32,
@@ -306,7 +306,7 @@ mod tests {
         }
     }
 
-    /// Of heads that lie side by side, those of the first splits come first.
+    /// Of the heads of a group, those of the first splits come first.
     #[test]
     fn first_shares_come_first() {
         for (kv_heads, n_head_splits) in (1..5).flat_map(|heads| (1..5).map(move |n| (heads, n))) {

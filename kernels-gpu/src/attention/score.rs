@@ -1,10 +1,10 @@
-//! Where scores lie that an expression edits: see [`crate::spec::Constant::Score`].
+//! The positions of scores that an expression edits: see [`crate::spec::Constant::Score`].
 
 use super::divide;
 
 pub use ferroflash_expression::{RowTerms, ScoreRows};
 
-/// Where a tile of scores lies.
+/// The position of a tile of scores.
 #[derive(Clone, Copy)]
 pub struct ScoreTile {
     /// The sequence.
@@ -22,8 +22,8 @@ pub struct ScoreTile {
 }
 
 impl ScoreTile {
-    /// That of a sequence and a query head, with as many heads of q as `group_size` for one of k, whose first row of the thread is this one; sequences have so
-    /// many rows of q and k.
+    /// The tile of a sequence and a query head, with `group_size` heads of q for one of k, whose first row of the thread is this one; sequences have
+    /// this many rows of q and k.
     #[inline(always)]
     pub fn new(
         batch: u32,
@@ -42,7 +42,7 @@ impl ScoreTile {
         }
     }
 
-    /// The tile so many rows below.
+    /// The tile this many rows below.
     #[inline(always)]
     pub const fn below(self, rows: u32) -> ScoreTile {
         ScoreTile {

@@ -1,14 +1,13 @@
 //! Keys divided among blocks of threads, so that few queries over many keys keep a GPU busy (Flash-Decoding, Dao et al. 2023).
 //!
-//! The keys of a sequence are cut into splits of equal length, the last one shorter. Each is a tile's own work; what they find is
-//! merged in the order of the splits. Where a sequence is cut depends on nothing but its own length, so its results have the same
-//! bits in whatever batch it is.
+//! The keys of a sequence are cut into splits of equal length, the last one shorter. Each split is a separate tile; their results are merged in the
+//! order of the splits. The cuts of a sequence depend only on its own length, so its results have the same bits in any batch.
 
 use super::divide;
 use super::divisor::Divisor;
 use super::mask::Blocks;
 
-/// How many splits a sequence has: at least one, as somebody writes the rows that see no key.
+/// How many splits a sequence has: at least one, which writes the rows that see no key.
 #[inline(always)]
 pub fn n_splits(seqlen_k: u32, split_keys: u32) -> u32 {
     let n = divide(seqlen_k, split_keys);
@@ -16,8 +15,7 @@ pub fn n_splits(seqlen_k: u32, split_keys: u32) -> u32 {
     if n == 0 { 1 } else { n }
 }
 
-/// Blocks of keys of a split, where the work of all sequences, so many blocks of `heads` heads each, is divided into equal parts: at least
-/// `least`, and one.
+/// Blocks of keys of a split, if the work of all sequences, this many blocks of `heads` heads each, is divided into equal parts: at least `least`, and one.
 #[inline(always)]
 pub fn blocks_of_part(blocks: u32, heads: u32, parts: u32, least: u32) -> u32 {
     let each = divide(
@@ -27,7 +25,7 @@ pub fn blocks_of_part(blocks: u32, heads: u32, parts: u32, least: u32) -> u32 {
     at_least(each, least)
 }
 
-/// The same, where the host knows the parts.
+/// The same, if the host knows the parts.
 #[inline(always)]
 pub fn blocks_of_known_part(blocks: u32, heads: u32, parts: Divisor, least: u32) -> u32 {
     let (each, rest) = parts.divide(blocks.saturating_mul(heads));
@@ -40,7 +38,7 @@ fn at_least(each: u32, least: u32) -> u32 {
     if each > 1 { each } else { 1 }
 }
 
-/// Blocks of keys of a split of the longest sequence, all of whose splits are to be equally long, where a part of the work has `each`. A split
+/// Blocks of keys of a split of the longest sequence, all of whose splits are to be equally long, if a part of the work has `each`. A split
 /// may be longer than a part by a third: a short rest would cost more than it saves.
 #[inline(always)]
 pub fn even_blocks(longest: u32, each: u32) -> u32 {
@@ -51,15 +49,14 @@ pub fn even_blocks(longest: u32, each: u32) -> u32 {
     if even > 1 { even } else { 1 }
 }
 
-/// Which tile of queries, and which split of its keys, the `idx`-th of a head is.
+/// The tile of queries, and the split of its keys, of a head's `idx`-th work.
 #[inline(always)]
 pub fn tile_and_split(idx: u32, n_splits: u32) -> (u32, u32) {
     let tile = divide(idx, n_splits);
     (tile, idx - tile * n_splits)
 }
 
-/// The blocks of keys of a split, of `split_blocks`, that its tile sees: the first one, and how many. Where it sees none, the first one is
-/// the split's first.
+/// The blocks of keys of a split, of `split_blocks`, that its tile sees: the first one, and their number. If it sees none, the first one is the split's first.
 #[inline(always)]
 pub fn blocks_of_split(seen: &Blocks, split: u32, split_blocks: u32) -> (u32, u32) {
     let (begin, end) = (split * split_blocks, (split + 1) * split_blocks);

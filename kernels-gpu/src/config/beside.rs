@@ -1,4 +1,4 @@
-//! Tile configs of the kernels that run beside the products: they list, clear and merge.
+//! Tile configs of the kernels without attention's products: they list, clear and merge.
 
 use ferroflash_expression::{MAX_MASK_BOUNDS, MAX_MASK_VALUES};
 
@@ -13,7 +13,7 @@ pub const fn clear() -> TileConfig {
     }
 }
 
-/// As many sequences the kernel that lists tiles sorts by their lengths; more are taken as they come.
+/// How many sequences the kernel that lists tiles sorts by their lengths; more are taken in their own order.
 pub const SORTED_SEQUENCES: u32 = 4096;
 
 /// Tiles of sequences: sixteen warps. One block lists them, with three words for each sequence and one for each warp; the others have
@@ -71,8 +71,8 @@ pub const fn tensor_gradient() -> TileConfig {
     }
 }
 
-/// Two parts of the keys merged: eight warps for 32 rows. A row of head_dim 128 takes 16 lanes, so each thread then has two pieces. Many
-/// blocks per SM keep many loads in flight.
+/// Two parts of the keys merged: eight warps for 32 rows. A row of head_dim 128 takes 16 lanes, so each thread then has two pieces. Many blocks per
+/// SM keep many loads in flight.
 pub const fn merge() -> TileConfig {
     TileConfig {
         block_q: 32,
@@ -81,7 +81,7 @@ pub const fn merge() -> TileConfig {
 }
 
 /// Rows appended to a cache or rotated: four warps for 16 rows of one head. A row of head_dim 128 takes 8 lanes. Blocks are small, so that the
-/// few rows of a step of decoding are spread over several SMs.
+/// few rows of a decode step are spread over several SMs.
 pub const fn append() -> TileConfig {
     TileConfig {
         block_q: 16,

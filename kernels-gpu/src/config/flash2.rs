@@ -20,7 +20,7 @@ pub struct Forward {
     pub block_k: u32,
     /// Stages of K, and of V: one is multiplied while the other arrives. Where warps divide the columns there is one: K arrives while V is multiplied.
     pub stages: u32,
-    /// Warps that have the same rows, each other columns. Above head_dim 256 no warp has registers for O of 16 rows.
+    /// Warps that have the same rows, each with different columns. Above head_dim 256 no warp has registers for O of 16 rows.
     pub warps_across: u32,
     /// Blocks that share an SM.
     pub blocks_per_sm: u32,
@@ -31,7 +31,7 @@ pub struct Forward {
 }
 
 impl Forward {
-    /// Of so many queries, keys and blocks per SM.
+    /// Tiles with this many queries, keys and blocks per SM.
     const fn new(block_q: u32, block_k: u32, blocks_per_sm: u32, spill_bytes: u32) -> Forward {
         Forward {
             block_q,
@@ -43,7 +43,7 @@ impl Forward {
         }
     }
 
-    /// That of elements of so many bytes, in so many columns.
+    /// The tiles for elements of this many bytes, in this many columns.
     pub const fn of(element_bytes: u32, head_dim: u32) -> Forward {
         match (element_bytes, head_dim) {
             // Below head_dim 128, 64 keys would take more registers than there are where operands are split.
@@ -79,14 +79,14 @@ pub const fn forward(element_bytes: u32, head_dim: u32) -> TileConfig {
     }
 }
 
-/// Warps of a block of flash2's forward kernel for few queries.
+/// Warps of a block of flash2's decode kernel.
 pub const DECODE_WARPS: u32 = 4;
 
-/// Stages of such a warp, each with 16 keys and values: while one is multiplied, the others arrive.
+/// Stages of each of its warps, with 16 keys and values each: while one is multiplied, the others arrive.
 pub const DECODE_STAGES: u32 = 3;
 
-/// Forward for few queries: tiles of 16 rows, in which the queries of a group of heads are packed. Each warp has chunks of 16 keys of its own. At
-/// head_dim 128 two blocks fill the shared memory of an SM, and 128 KB are on their way.
+/// Decode: tiles of 16 rows, in which the queries of a group of heads are packed. Each warp has its own chunks of 16 keys. At head_dim 128 two
+/// blocks fill the shared memory of an SM, and 128 KB are in flight.
 pub const fn forward_decode(head_dim: u32) -> TileConfig {
     let rows = 16;
     TileConfig {
@@ -97,10 +97,10 @@ pub const fn forward_decode(head_dim: u32) -> TileConfig {
     }
 }
 
-/// The same of keys and values in `e4m3`, which have half of the bytes: so as many are on their way.
+/// The same for keys and values in `e4m3`, which have half the bytes: so the same number of bytes is in flight.
 pub const DECODE_E4M3_STAGES: u32 = 5;
 
-/// As [`forward_decode`], of keys and values in `e4m3`, and their scales.
+/// As [`forward_decode`], for keys and values in `e4m3`, and their scales.
 pub const fn forward_decode_e4m3(head_dim: u32) -> TileConfig {
     let few = forward_decode(head_dim);
     let scales = 4;

@@ -29,15 +29,15 @@ pub struct TmaBackward {
     pub block_k: u32,
     /// Whether consumers divide the products of a tile, and not its keys: where registers hold dV or dK of 64 keys, not both.
     pub by_product: bool,
-    /// Stages of dO: where shared memory has no room for two beside dQ on its way to memory, one.
+    /// Stages of dO: one if shared memory has no room for two in addition to dQ on its way to memory.
     pub d_o_stages: u32,
-    /// How many places dV and dK have on their way out: one each where shared memory has room for both, so that dK need not wait until dV has left; none
-    /// where it has no room: then they leave from the registers.
+    /// How many buffers dV and dK have on their way out: one each if shared memory has room for both, so that dK need not wait until dV has left;
+    /// none if it has no room: then they leave from the registers.
     pub outs: u32,
     /// Whether dS lies in shared memory with its queries down, and consumers hold dQ transposed, 64 columns of a block each: where a block has not 64
     /// queries, or twice as many. dV and dK then leave through V's place, as there is no other.
     pub queries_down: bool,
-    /// Whether consumers multiply Sᵀ when they have dQ and dK of the steps before, and not beside them: registers do not hold both.
+    /// Whether consumers multiply Sᵀ after dQ and dK of the earlier steps, and not at the same time: registers do not hold both.
     pub s_after_dq: bool,
     /// Whether they multiply dK in the step that makes its dSᵀ, and not in the next: where registers do not keep it until then.
     pub dk_at_once: bool,
@@ -106,7 +106,7 @@ impl TmaBackward {
         ..TmaBackward::HEAD_DIM_256
     };
 
-    /// That of tiles of so many columns; in a shape that there is not, it fails to compile.
+    /// The schedule for tiles of this many columns; a shape that does not exist fails to compile.
     pub const fn of(head_dim: u32, head_dim_v: u32, tiles: TileShape) -> TmaBackward {
         match (tiles, head_dim, head_dim_v) {
             (TileShape::Default, 64, 64) => TmaBackward::HEAD_DIM_64,

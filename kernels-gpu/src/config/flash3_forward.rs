@@ -185,7 +185,7 @@ impl TmaForward {
         ..TmaForward::HEAD_DIM_192_COMPACT
     };
 
-    /// Where values are the first columns of the keys (MLA).
+    /// For values that are the first columns of the keys (MLA).
     pub const MLA: TmaForward = TmaForward {
         block_k: 64,
         // While O and S fill the registers, a consumer keeps what it wants at the end of a tile in local memory, where it is read and written
@@ -194,7 +194,7 @@ impl TmaForward {
         ..TmaForward::HEAD_DIM_512
     };
 
-    /// That of tiles of so many columns; in a shape that there is not, it fails to compile.
+    /// The schedule for tiles of this many columns; a shape that does not exist fails to compile.
     pub const fn of(head_dim: u32, value_dim: u32, tiles: TileShape) -> TmaForward {
         match (tiles, head_dim, value_dim) {
             (TileShape::Default, 64, 64) => TmaForward::HEAD_DIM_64,
@@ -224,7 +224,7 @@ impl TmaForward {
         }
     }
 
-    /// What a block takes that has so much shared memory for rows and what consumers exchange, and so many further pairs of barriers.
+    /// The resources of a block with this much shared memory for rows and for exchange between consumers, and this many further pairs of barriers.
     const fn config(self, row_bytes: u32, barriers: u32) -> TileConfig {
         let barriers = self.q_stages + 2 * self.kv_stages + TMA_SLOTS + self.consumers + barriers;
         let threads = 128 * (self.consumers + 1);
@@ -252,7 +252,7 @@ impl TmaForward {
     }
 }
 
-/// Forward on Hopper. In a warpgroup beside the consumers single threads are the producer and the store warps. Shared memory: Q, K and V, O on its way
+/// Forward on Hopper. In a warpgroup apart from the consumers single threads are the producer and the store warps. Shared memory: Q, K and V, O on its way
 /// out, the slots, and two barriers for each of these.
 pub const fn tma_forward(head_dim: u32, value_dim: u32, tiles: TileShape) -> TileConfig {
     let schedule = TmaForward::of(head_dim, value_dim, tiles);

@@ -1,6 +1,6 @@
 //! The kernels, as the papers write them.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | `forward` | O and lse: flash2 (`sm80`), flash3 (`sm90`), `decode`, multi-head latent attention (`mla`) |
 //! | `backward` | dQ, dK, dV, and gradients of sinks and of tensors that scores read |

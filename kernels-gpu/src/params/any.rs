@@ -18,7 +18,7 @@ macro_rules! any {
         }
 
         impl Params {
-            /// Where the struct lies, and its size: what a launch copies. Of the bytes, those between fields have no value.
+            /// The address and the size of the struct, which a launch copies. Bytes between fields are uninitialised.
             pub fn bytes(&self) -> *const [u8] {
                 match self {
                     $(Params::$kernel(params) => {
@@ -39,7 +39,7 @@ macro_rules! any {
 }
 
 impl Params {
-    /// What backward kernels of flash1, flash2 and flash3 are given of their pass.
+    /// The common parameters of the backward kernels of flash1, flash2 and flash3.
     pub fn backward(&self) -> Option<&BackwardParams> {
         match self {
             Params::Backward(params) => Some(params),

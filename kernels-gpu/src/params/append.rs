@@ -1,4 +1,4 @@
-//! What the kernel is given that appends rows to a cache of keys and values, and turns rows by their positions.
+//! Parameters of the kernel that appends rows to a cache of keys and values, and rotates rows by their positions.
 
 use super::argument::{Argument, KernelParams, Slot};
 use super::{Pages, TensorView};
@@ -16,31 +16,31 @@ pub struct RotaryParams {
     pub cos: u64,
     /// `f32 [n_positions, n_pairs]`: sines.
     pub sin: u64,
-    /// Positions that the tables have. A row that stands at none of them is not written.
+    /// Positions of the tables. A row at another position is not written.
     pub n_positions: u32,
     /// Pairs of a row; 0: rows are not rotated.
     pub n_pairs: u32,
     /// [`HALVES`] or [`INTERLEAVED`].
     pub pairs: u32,
-    /// 1: rows are rotated forth; −1: back, by the negative angle.
+    /// 1: rows are rotated forward; −1: backward, by the negative angle.
     pub sin_sign: f32,
 }
 
-/// Which rows are new. Nobody has checked the numbers in device memory: what they say of rows that are not there is ignored.
+/// The new rows. The numbers in device memory are unchecked: rows that do not exist are ignored.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NewRows {
-    /// `i32 [batch + 1]`: where each sequence's rows begin, and where the last one's end. 0: rows are padded.
+    /// `i32 [batch + 1]`: the first row of each sequence, and the end of the last. 0: rows are padded.
     pub cu_seqlens: u64,
-    /// `i32 [batch]`: at which position a sequence's first row stands, its length so far. 0: at position 0.
+    /// `i32 [batch]`: the position of a sequence's first row, its length so far. 0: position 0.
     pub first: u64,
     /// Sequences.
     pub batch: u32,
-    /// Rows of a sequence where they are padded; of all sequences where they are packed.
+    /// Rows of a sequence if padded; of all sequences if packed.
     pub seqlen: u32,
     /// Rows of all sequences.
     pub n_rows: u32,
-    /// 1: every row of q stands where its sequence's first one does.
+    /// 1: every row of q has the position of its sequence's first one.
     pub q_at_first: u32,
 }
 
@@ -52,19 +52,19 @@ pub struct KvCache {
     pub k: TensorView,
     /// Values.
     pub v: TensorView,
-    /// Rows of a sequence. A row behind them is not written.
+    /// Rows of a sequence. A row beyond them is not written.
     pub seqlen: u32,
     /// 0.
     pub reserved: u32,
-    /// The pages in which they lie, if they do. A row of a page that the pool does not have is not written.
+    /// Their pages, if they are in pages. A row of a page that the pool does not have is not written.
     pub pages: Pages,
 }
 
-/// Parameters of the kernel that appends rows to a cache, and turns rows.
+/// Parameters of the kernel that appends rows to a cache, and rotates rows.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AppendParams {
-    /// Rows to be rotated: those of q, or of a tensor alone. Without an address, those of `q_out` are rotated where they lie.
+    /// Rows to be rotated: those of q, or of a tensor alone. Without an address, those of `q_out` are rotated in place.
     pub q: TensorView,
     /// Output: these rows rotated.
     pub q_out: TensorView,
@@ -78,15 +78,15 @@ pub struct AppendParams {
     pub rotary: RotaryParams,
     /// Which rows there are.
     pub rows: NewRows,
-    /// Output, `i32 [batch]`: lengths of the sequences in the cache; 0 where nobody wants them.
+    /// Output, `i32 [batch]`: lengths of the sequences in the cache; 0 if not wanted.
     pub seqused_out: u64,
     /// Heads of `q`.
     pub heads_q: u32,
-    /// Heads of `k_new` and `v_new`; 0 where nothing is appended.
+    /// Heads of `k_new` and `v_new`; 0 if nothing is appended.
     pub heads_k: u32,
     /// Columns; a multiple of 8.
     pub head_dim: u32,
-    /// 1: rows are appended to a cache. 0: a tensor is rotated, and that is all.
+    /// 1: rows are appended to a cache. 0: a tensor is only rotated.
     pub appends: u32,
 }
 

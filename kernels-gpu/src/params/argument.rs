@@ -1,32 +1,31 @@
-//! What a call is given by address, and how a parameter struct names its places for it.
+//! The arguments of a call with addresses, and the declaration of their fields in parameter structs.
 
 use core::fmt;
 
 use super::{TensorMap, TensorView};
 
-/// The inputs of attention that a call may leave out without another word: each declared once, here.
+/// The optional inputs of attention: each is declared once, here.
 ///
-/// A row is a vector: its variant and its name, the type and the number of its elements, what it has an effect on, whether kernels are
-/// compiled with or without it, its gradient if it has one. From it follow the variant of [`Argument`] and the
-/// [`Constant`](crate::spec::Constant) of the same name; the field and the method of the host's `Inputs` (and `Gradients`), with this
-/// documentation; what calls are checked by; where its address goes; and what bindings may be given. A kernel that reads it names the
-/// constant among its capabilities, and has a place for the address among its parameters.
+/// A row is a vector: its variant and its name, the type and the number of its elements, what it affects, whether kernels are compiled with or
+/// without it, its gradient if it has one. The row generates the variant of [`Argument`] and the [`Constant`](crate::spec::Constant) of the same
+/// name; the field and the method of the host's `Inputs` (and `Gradients`), with this documentation; the checks of calls; the binding of its
+/// address; and the inputs of bindings. A kernel that reads it names the constant among its capabilities, and has a field for the address among its parameters.
 ///
-/// The macro `$with` is given the tokens in parentheses, then the rows.
+/// The macro `$with` gets the tokens in parentheses, then the rows.
 #[macro_export]
 macro_rules! optional_inputs {
     ($with:ident!($($before:tt)*)) => {
         $with! {
             $($before)*
-            /// How many of its queries each sequence uses, from the first on: i32 `[batch]`. All, where it is left out.
+            /// How many of its queries each sequence uses, from the first on: i32 `[batch]`. If left out, all.
             SeqUsedQ seqused_q: I32 [Batch], of Rows;
-            /// How many of its keys and values each sequence uses, from the first on: i32 `[batch]`. All, where it is left out.
+            /// How many of its keys and values each sequence uses, from the first on: i32 `[batch]`. If left out, all.
             SeqUsedK seqused_k: I32 [Batch], of Rows;
-            /// At which of its keys and values each sequence begins: i32 `[batch]`. The used keys (`seqused_k`) are counted from the
-            /// first row on, the padding before this one among them. 0, where it is left out.
+            /// The first key and value of each sequence, after left padding: i32 `[batch]`. The used keys (`seqused_k`) count from the first row on,
+            /// including the padding. If left out, 0.
             LeftpadK leftpad_k: I32 [Batch], of Rows;
-            /// The sinks of the heads: f32 `[heads_q]`. The softmax of each query head has one term more in its denominator, exp of
-            /// the head's sink, a learned number:
+            /// The sinks of the heads: f32 `[heads_q]`. The softmax of each query head has an additional term in its denominator, exp of the head's
+            /// sink, a learned number:
             ///
             /// ```text
             /// o   = Σ exp(s_j) v_j / (Σ exp(s_j) + exp(sink))        s_j = q·k_j · softmax_scale
@@ -34,21 +33,21 @@ macro_rules! optional_inputs {
             /// ```
             ///
             /// So a head's weights may add up to less than 1. A sink is finite or −∞, which makes no difference; it is not
-            /// multiplied by the scale. A row of a sequence that sees no key has o = 0 and lse = sink. Gradients of q, k and v
-            /// follow, and that of the sinks, `d_sink = Σ over rows of exp(sink − lse) (d_lse − rowsum(d_o ∘ o))`, is written where
-            /// `d_sinks` asks for it. On every backend, beside every mask, expressions, lengths, pages and split keys.
+            /// multiplied by the scale. A row of a sequence that sees no key has o = 0 and lse = sink. The gradients of q, k and v include its
+            /// effect, and that of the sinks, `d_sink = Σ over rows of exp(sink − lse) (d_lse − rowsum(d_o ∘ o))`, is written if `d_sinks` asks for
+            /// it. Every backend has it, with every mask, expressions, lengths, pages and split keys.
             ///
             /// GPT-OSS has such sinks (gpt-oss model card, OpenAI 2025, arXiv:2508.10925, section 2.2); the term goes back to
             /// Miller 2023, "Attention is off by one", and the word to StreamingLLM (Xiao et al. 2023, arXiv:2309.17453).
             Sinks sinks: F32 [HeadsQ], of Sums compiled "sinks", gradient DSinks d_sinks;
-            /// What the scores of each query head are multiplied by, beside softmax_scale: f32 `[heads_q]`, finite. 1, where it is left
-            /// out. A learned temperature of each head, as Swin Transformer V2 has it (Liu et al. 2022, arXiv:2111.09883, section 3.3).
+            /// The factor of the scores of each query head, in addition to softmax_scale: f32 `[heads_q]`, finite. If left out, 1. A learned
+            /// temperature of each head, as in Swin Transformer V2 (Liu et al. 2022, arXiv:2111.09883, section 3.3).
             HeadScale head_scale: F32 [HeadsQ], of Scores compiled "head_scale";
         }
     };
 }
 
-/// How many elements a vector has, in the words of a problem.
+/// The number of elements of a vector, in terms of the problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Extent {
     /// One for each sequence of the batch.
@@ -66,25 +65,25 @@ pub enum VectorType {
     F32,
 }
 
-/// What an input has an effect on, and so which kernels have to know it.
+/// What an input affects, and so which kernels have to support it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// Which rows there are: kernels that look lengths up.
+    /// The rows of sequences: kernels that read lengths.
     Rows,
-    /// The sums of exponentials: those of the forward pass. The backward pass has it in lse.
+    /// The sums of exponentials: forward kernels. In the backward pass lse includes it.
     Sums,
-    /// The scores: those of every pass.
+    /// The scores: kernels of every pass.
     Scores,
 }
 
-/// What a row of [`optional_inputs`](crate::optional_inputs) says.
+/// A row of [`optional_inputs`](crate::optional_inputs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionalInput {
     /// Type of its elements.
     pub dtype: VectorType,
     /// Their number.
     pub extent: Extent,
-    /// What it has an effect on.
+    /// What it affects.
     pub effect: Effect,
     /// Its gradient, of the same type and number; `None`: it has none.
     pub gradient: Option<Argument>,
@@ -118,7 +117,7 @@ macro_rules! arguments {
             const N: usize =
                 [$($name,)* $(stringify!($optional),)* $($(stringify!($gradient),)?)*].len();
 
-            /// Its name, as messages have it.
+            /// Its name in messages.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Argument::$variant => $name,)*
@@ -127,7 +126,7 @@ macro_rules! arguments {
                 }
             }
 
-            /// What its row says, if it is one of the [`optional_inputs`](crate::optional_inputs).
+            /// Its row, if it is one of the [`optional_inputs`](crate::optional_inputs).
             pub const fn optional_input(self) -> Option<OptionalInput> {
                 match self {
                     $(Argument::$optional => Some(OptionalInput {
@@ -140,7 +139,7 @@ macro_rules! arguments {
                 }
             }
 
-            /// Of which input it is the gradient, if it is that of one of the [`optional_inputs`](crate::optional_inputs).
+            /// The input of which it is the gradient, if that is one of the [`optional_inputs`](crate::optional_inputs).
             pub const fn gradient_of(self) -> Option<Argument> {
                 match self {
                     $($(Argument::$gradient => Some(Argument::$optional),)?)*
@@ -180,17 +179,17 @@ optional_inputs! {
             DV = "d_v",
             /// Gradient of the first tensor that an expression of scores reads.
             DScoreTensor0 = "d_score_tensors[0]",
-            /// Of the second one.
+            /// Gradient of the second one.
             DScoreTensor1 = "d_score_tensors[1]",
-            /// Of the third one.
+            /// Gradient of the third one.
             DScoreTensor2 = "d_score_tensors[2]",
-            /// Of the fourth one.
+            /// Gradient of the fourth one.
             DScoreTensor3 = "d_score_tensors[3]",
-            /// Where each sequence's rows of q begin, and where the last one's end.
+            /// The first row of q of each sequence, and the end of the last.
             CuSeqlensQ = "cu_seqlens_q",
-            /// Where each sequence's rows of k and v begin, and where the last one's end.
+            /// The first row of k and v of each sequence, and the end of the last.
             CuSeqlensK = "cu_seqlens_k",
-            /// Which page of the pool each page of a sequence's keys and values is.
+            /// The pages of each sequence's keys and values in the pool.
             PageTable = "page_table",
             /// Scales of keys in 8 bits.
             KDescale = "k_descale",
@@ -216,13 +215,13 @@ optional_inputs! {
             O2 = "o_2",
             /// Row statistics of the second part of the keys.
             Lse2 = "lse_2",
-            /// Rows to be rotated by their positions; of the backward pass, the gradient of the rotated rows.
+            /// Rows to be rotated by their positions; in the backward pass, the gradient of the rotated rows.
             X = "x",
-            /// The same rows, rotated.
+            /// The rotated rows.
             Y = "y",
-            /// Where each sequence's rows of x begin, and where the last one's end.
+            /// The first row of x of each sequence, and the end of the last.
             CuSeqlens = "cu_seqlens",
-            /// At which position each sequence's first row of x stands.
+            /// The position of each sequence's first row of x.
             SeqlenOffsets = "seqlen_offsets",
             /// Rows of k that are appended to a cache.
             KNew = "k_new",
@@ -234,9 +233,9 @@ optional_inputs! {
             KCache = "k_cache",
             /// Cache of values.
             VCache = "v_cache",
-            /// Where each sequence's new rows begin, and where the last one's end.
+            /// The first new row of each sequence, and the end of the last.
             CuSeqlensNew = "cu_seqlens_new",
-            /// How many rows of the cache each sequence uses when its new rows have been appended.
+            /// How many rows of the cache each sequence uses after the append.
             SeqUsedOut = "seqused_out",
             /// Cosines by position.
             Cos = "cos",
@@ -276,26 +275,26 @@ impl fmt::Display for Argument {
     }
 }
 
-/// A place of a parameter struct that holds an address.
+/// A field of a parameter struct that holds an address.
 pub enum Slot<'a> {
     /// A tensor, read and written by its strides.
     Tensor(Argument, &'a mut TensorView),
     /// A tensor, copied by the TMA.
     Map(Argument, &'a mut TensorMap),
-    /// A vector; 0 where the call does not have it. A plan may put a piece of the workspace here: [`in_workspace`].
+    /// A vector; 0 if the call does not have it. A plan may put a piece of the workspace here: [`in_workspace`].
     Vector(Argument, &'a mut u64),
-    /// A piece of the workspace, as a plan names it: [`in_workspace`]. 0 where the plan has none, before a launch and at it.
+    /// A piece of the workspace, in a plan as [`in_workspace`]; 0 if the plan has none.
     Workspace(&'a mut u64),
 }
 
-/// A parameter struct: one walk over its places serves binding, checks, tensor maps, staging and the emulator.
+/// A parameter struct: binding, checks, tensor maps, staging and the emulator all use one walk over its fields.
 pub trait KernelParams: Copy {
-    /// Calls `f` with every place that holds an address.
+    /// Calls `f` with every field that holds an address.
     fn slots(&mut self, f: &mut dyn FnMut(Slot<'_>));
 }
 
-/// Declares a parameter struct with its places for addresses: `pub FIELD: TYPE = SLOT(ARGUMENT)`, as [`Slot`] names them; `Within`, places of the
-/// field's own. The walk over them has the order of the fields.
+/// Declares a parameter struct with its fields for addresses: `pub FIELD: TYPE = SLOT(ARGUMENT)`, as [`Slot`] names them; `Within` for a field with
+/// its own such fields. The walk over them has the order of the fields.
 macro_rules! parameters {
     (@ Within $within:expr, $f:expr) => { $crate::params::KernelParams::slots(&mut $within, $f) };
     (@ $slot:ident $place:expr, $f:expr $(, $argument:ident)?) => {
@@ -324,15 +323,15 @@ macro_rules! parameters {
 
 pub(super) use parameters;
 
-/// Marks an offset into the workspace that stands where a vector's address goes.
+/// Marks an offset into the workspace in place of a vector's address.
 const IN_WORKSPACE: u64 = 1 << 63;
 
-/// What a plan writes in the place of an address that is a piece of the workspace at this offset: never 0, which says that there is none.
+/// The value that a plan writes in place of the address of a workspace piece at this offset: never 0, which means none.
 pub const fn in_workspace(offset_bytes: u64) -> u64 {
     offset_bytes | IN_WORKSPACE
 }
 
-/// The address of a piece of the workspace; `None` where the place holds none.
+/// The address of a piece of the workspace; `None` if the field holds none.
 const fn piece_address(place: u64, workspace: u64) -> Option<u64> {
     match place & IN_WORKSPACE {
         0 => None,
@@ -340,8 +339,8 @@ const fn piece_address(place: u64, workspace: u64) -> Option<u64> {
     }
 }
 
-/// Fills every address in: `address` says where an argument lies; 0: it is not there. An empty tensor, too, needs the address of some
-/// memory: a tensor map must have one even where nothing is copied.
+/// Fills in every address: `address` returns that of an argument, or 0 if it is not given. An empty tensor also needs the address of some memory: a
+/// tensor map must have one even if nothing is copied.
 pub fn bind(params: &mut impl KernelParams, workspace: u64, address: impl Fn(Argument) -> u64) {
     params.slots(&mut |slot| match slot {
         Slot::Tensor(argument, view) => view.base = address(argument),
@@ -358,7 +357,7 @@ mod tests {
     use super::*;
     use crate::params::TileList;
 
-    /// What a plan does not have has no address, wherever the workspace lies: kernels ask whether a list is there.
+    /// A piece that a plan does not have has no address, for any address of the workspace: kernels test whether a list exists.
     #[test]
     fn a_piece_that_a_plan_lacks_has_no_address() {
         let mut list = TileList {

@@ -1,4 +1,4 @@
-//! What the kernel is given that clears gradients of keys that no query sees.
+//! Parameters of the kernel that clears gradients of keys that no query sees.
 
 use super::{BlockLists, Shape, TensorView, Window, parameters};
 

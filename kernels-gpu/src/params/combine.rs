@@ -1,4 +1,4 @@
-//! What kernels are given where keys are divided among tiles: see [`crate::attention::split_kv`].
+//! Parameters of kernels if keys are divided among tiles: see [`crate::attention::split_kv`].
 
 use super::{Lengths, Shape, TensorView, TileList, parameters};
 
@@ -9,21 +9,21 @@ parameters! {
         pub o: u64 = Workspace,
         /// Workspace, `f32 [splits, rows]`: each split's L.
         pub lse: u64 = Workspace,
-        /// Workspace, `u32 [rows]`, where tiles merge: how many splits of a tile have been written, at the place of its first row. 0 before
+        /// Workspace, `u32 [rows]`, if tiles merge: how many splits of a tile have been written, at the index of its first row. 0 before
         /// a launch, and again after it.
         pub arrivals: u64 = Workspace,
         /// Rows.
         pub rows: u64,
-        /// Keys of a split: a multiple of the rows of a KV block. The fewest, where the device chooses.
+        /// Keys of a split: a multiple of the rows of a KV block; the minimum, if the device chooses.
         pub keys: u32,
         /// How many splits the longest sequence has.
         pub n: u32,
-        /// 1: whoever writes the last split of a tile merges them all; 0: another kernel does.
+        /// 1: the block that writes the last split of a tile merges them all; 0: another kernel does.
         pub tiles_merge: u32,
-        /// Where sequences have lengths of their own: into how many equal parts the device divides the work of all, and a split has as many keys
-        /// as a part. 0: splits have `keys`.
+        /// For sequences of different lengths: the number of equal parts into which the device divides the work of all; a split has the keys of a
+        /// part. 0: splits have `keys`.
         pub parts: u32,
-        /// 1: tiles with one split write o and lse themselves, and where the device chooses, the splits of the longest sequence are equally long.
+        /// 1: tiles with one split write o and lse themselves, and if the device chooses, the splits of the longest sequence are equally long.
         pub whole_tiles: u32,
         /// 0.
         pub reserved: u32,
@@ -43,9 +43,9 @@ parameters! {
         pub shape: Shape,
         /// Rows of q: of a batch entry, or of all sequences together.
         pub rows_q: u32,
-        /// Where sequences have lengths of their own.
+        /// The lengths, if sequences have different ones.
         pub lengths: Lengths = Within,
-        /// Their tiles: where the list has none, nothing has been computed.
+        /// Their tiles: without any in the list, nothing has been computed.
         pub list: TileList = Within,
         /// As in [`super::ForwardParams`].
         pub sinks: u64 = Vector(Sinks),

@@ -1,9 +1,8 @@
-//! The numbers by which kernels for few queries divide, see [`crate::attention::divisor`].
+//! The divisors of decode kernels, see [`crate::attention::divisor`].
 
 use crate::attention::divisor::Divisor;
 
-/// What a launch divides by. A division takes some 90 cycles on a GPU, and a block made a dozen of them, one behind the other, before its
-/// first copy.
+/// The divisors of a launch. A division takes some 90 cycles on a GPU, and a block would make a dozen of them, one after the other, before its first copy.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Divisors {

@@ -1,11 +1,11 @@
-//! What kernels are given to drop weights: see [`crate::attention::dropout`].
+//! Parameters of dropout: see [`crate::attention::dropout`].
 
 use super::parameters;
 
 parameters! {
-    /// Which weights are dropped, where the kernel is compiled with [`crate::spec::Constant::Dropout`].
+    /// Which weights are dropped, if the kernel is compiled with [`crate::spec::Constant::Dropout`].
     pub struct DropoutParams {
-        /// `u64 [2]`: seed and offset; 0 where the two that follow are they. So a captured graph finds new ones there.
+        /// `u64 [2]`: seed and offset, which a captured graph reads at each launch; 0 if the next two fields are used instead.
         pub state: u64 = Vector(DropoutState),
         /// The seed.
         pub seed: u64,
@@ -13,17 +13,17 @@ parameters! {
         pub offset: u64,
         /// Byte values from this one on are dropped; in each byte, without its first bit.
         pub low: u32,
-        /// In each byte the first bit, where that of `low` is 0.
+        /// In each byte the first bit, if that of `low` is 0.
         pub high: u32,
-        /// 1 / the share of weights that is kept.
+        /// 1 / the probability of being kept.
         pub inverse_keep: f32,
-        /// No gap at the end.
+        /// Padding.
         pub padding: u32,
     }
 }
 
 impl DropoutParams {
-    /// Of a launch that keeps weights whose random byte is below `kept`, 1 .. 256: seed and offset are the call's.
+    /// For a launch that keeps weights whose random byte is below `kept`, 1 .. 256; the call sets seed and offset.
     pub const fn keeping(kept: u32) -> DropoutParams {
         DropoutParams {
             state: 0,

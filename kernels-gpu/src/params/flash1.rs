@@ -1,4 +1,4 @@
-//! What flash1's forward kernel is given. Its backward kernel takes [`super::BackwardParams`].
+//! Parameters of flash1's forward kernel. Its backward kernel takes [`super::BackwardParams`].
 
 use super::{Scale, Shape, TensorView, Window, parameters};
 

@@ -1,14 +1,14 @@
-//! What kernels are given where sequences have lengths of their own: see [`crate::attention::lengths`].
+//! Parameters of kernels if sequences have different lengths: see [`crate::attention::lengths`].
 
 use super::argument::{Argument, KernelParams, Slot};
 use super::{Shape, TensorMap, TensorView, Window, parameters};
 
 parameters! {
-    /// The lengths as the caller gives them: addresses of `i32`, 0 where there are none.
+    /// The caller's lengths: addresses of `i32`, 0 if not given.
     pub struct Lengths {
-        /// `i32 [batch + 1]`: where each sequence's rows of q begin, and where the last one's end. 0: q is padded.
+        /// `i32 [batch + 1]`: the first row of q of each sequence, and the end of the last. 0: q is padded.
         pub cu_seqlens_q: u64 = Vector(CuSeqlensQ),
-        /// `i32 [batch + 1]`: the same of k and v. 0: k and v are padded.
+        /// `i32 [batch + 1]`: the same for k and v. 0: k and v are padded.
         pub cu_seqlens_k: u64 = Vector(CuSeqlensK),
         /// `i32 [batch]`: how many of its rows of q a sequence uses.
         pub seqused_q: u64 = Vector(SeqUsedQ),
@@ -24,7 +24,7 @@ parameters! {
 }
 
 parameters! {
-    /// What the main kernels are told of a list of tiles.
+    /// The main kernels' parameters for a list of tiles.
     pub struct TileList {
         /// Workspace: the tiles of all sequences, those of the longest first: see [`crate::attention::lengths::ListedTile`].
         pub tiles: u64 = Workspace,
@@ -34,17 +34,17 @@ parameters! {
         pub maps: u64 = Workspace,
         /// Rows of q: of a batch entry, or of all sequences together.
         pub rows_q: u32,
-        /// 1 where q is packed.
+        /// 1 if q is packed.
         pub packed_q: u32,
-        /// 1 where k and v are packed.
+        /// 1 if k and v are packed.
         pub packed_k: u32,
         /// 0.
         pub reserved: u32,
     }
 }
 
-/// Parameters of the kernel that lists the tiles of sequences, makes their tensor maps, and writes results of rows that no
-/// sequence has. A tensor whose address is 0 is not there.
+/// Parameters of the kernel that lists the tiles of sequences, makes their tensor maps, and writes results of rows outside every sequence. A tensor
+/// with address 0 does not exist.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TileListParams {
@@ -66,14 +66,14 @@ pub struct TileListParams {
     pub lengths: Lengths,
     /// The list.
     pub list: TileList,
-    /// Workspace, `u32 [3, batch]`: which sequence comes when, and how many tiles and query blocks there are up to each. Used where
-    /// there are more sequences than shared memory has room for.
+    /// Workspace, `u32 [3, batch]`: the order of the sequences, and the cumulative numbers of tiles and query blocks. Used if there are more
+    /// sequences than shared memory has room for.
     pub scratch: u64,
-    /// Sizes; lengths are the longest that there may be.
+    /// Sizes; lengths are the longest possible.
     pub shape: Shape,
     /// Window of a sequence without rows.
     pub window: Window,
-    /// How many maps there are: 4 in the forward pass of flash3, 6 in its backward pass, else 0.
+    /// The number of maps: 4 in the forward pass of flash3, 6 in its backward pass, else 0.
     pub n_maps: u32,
     /// Rows of a tile: of q in the forward pass, of k in the backward pass.
     pub tile_rows: u32,
@@ -83,15 +83,15 @@ pub struct TileListParams {
     pub max_tiles: u32,
     /// How many query blocks the list has room for.
     pub max_q_blocks: u32,
-    /// Keys of a split, where they are divided among tiles; else 0. See [`crate::attention::split_kv`].
+    /// Keys of a split, if they are divided among tiles; else 0. See [`crate::attention::split_kv`].
     pub split_keys: u32,
     /// As in [`SplitKv`](super::SplitKv).
     pub split_parts: u32,
-    /// Heads of q whose tiles read keys of their own, where keys are divided.
+    /// Heads of q whose tiles read their own keys, if keys are divided.
     pub split_heads: u32,
-    /// Rows of a KV block, where keys are divided.
+    /// Rows of a KV block, if keys are divided.
     pub block_k: u32,
-    /// Rows of a page, where keys and values lie in pages; else 0.
+    /// Rows of a page, if keys and values are in pages; else 0.
     pub page_size: u32,
     /// As [`SplitKv::whole_tiles`](super::SplitKv::whole_tiles).
     pub whole_tiles: u32,
@@ -105,7 +105,7 @@ impl TileListParams {
     }
 }
 
-/// What the maps describe.
+/// The tensors of the maps.
 const fn mapped(is_backward: bool) -> [Argument; 6] {
     use Argument::{DK, DO, DV, K, O, Q, V};
     [Q, K, V, if is_backward { DO } else { O }, DK, DV]

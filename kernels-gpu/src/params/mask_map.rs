@@ -1,4 +1,4 @@
-//! What the kernel is given that maps what a mask expression hides: see [`crate::kernels::block_sparse::mask_map`].
+//! Parameters of the kernel that maps what a mask expression hides: see [`crate::kernels::block_sparse::mask_map`].
 
 use core::mem::offset_of;
 
@@ -9,14 +9,14 @@ use super::{BlockMap, ScoreParams, Shape, Window, parameters};
 /// Threads for each block of the map in [`MaskMapPhase::Pairs`].
 pub const MAP_THREADS: u32 = 8;
 
-/// What is made in one launch of the kernel that maps a mask.
+/// The output of one launch of the kernel that maps a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaskMapPhase {
-    /// Bounds of what depends on rows or columns alone: a block of threads for each block of queries and of keys whose bounds are kept.
+    /// Bounds of values that depend only on rows or only on columns: a block of threads for each block of queries and of keys whose bounds are kept.
     Bounds = 0,
     /// The map, by intervals: a thread for each of its blocks.
     Map = 1,
-    /// What is open in the map, or all of it if there is no program, by the mask at pairs: [`MAP_THREADS`] for each block.
+    /// The open blocks of the map, or all of it without a program, by the mask at pairs: [`MAP_THREADS`] for each block.
     Pairs = 2,
 }
 
@@ -33,7 +33,7 @@ parameters! {
         pub map: BlockMap = Within,
         /// Sizes.
         pub shape: Shape,
-        /// Window: a block is full where it hides nothing of it, either.
+        /// Window: a block is full only if the window hides nothing of it, either.
         pub window: Window,
         /// Maps of a batch entry.
         pub maps_per_batch: u32,
@@ -41,9 +41,9 @@ parameters! {
         pub n_maps: u32,
         /// A [`MaskMapPhase`].
         pub phase: u32,
-        /// What the mask reads.
+        /// The inputs of the mask.
         pub score: ScoreParams = Within,
-        /// No gap at the end.
+        /// Padding.
         pub padding: [u32; 2],
     }
 }

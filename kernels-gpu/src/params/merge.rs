@@ -1,4 +1,4 @@
-//! What the kernel is given that merges attention over two parts of the keys.
+//! Parameters of the kernel that merges attention over two parts of the keys.
 
 use super::{TensorView, parameters};
 
@@ -15,7 +15,7 @@ parameters! {
         pub lse_1: u64 = Vector(Lse1),
         /// `f32 [batch, heads, seqlen]`: L of the second part.
         pub lse_2: u64 = Vector(Lse2),
-        /// Output, `f32 [batch, heads, seqlen]`: L over the keys of both; 0 where nobody wants it.
+        /// Output, `f32 [batch, heads, seqlen]`: L over the keys of both; 0 if not wanted.
         pub lse: u64 = Vector(Lse),
         /// Rows of all heads and batch entries: `batch · heads · seqlen`.
         pub n_rows: u32,

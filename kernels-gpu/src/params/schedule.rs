@@ -19,7 +19,7 @@ pub struct Schedule {
 
 /// [`Schedule::order`]: contributions to dQ are added in one fixed order; bit-equal from run to run.
 pub const ORDERED: u32 = 0;
-/// [`Schedule::order`]: contributions to dQ are added as they come, to an accumulator that is cleared before. In flash1 one block of threads adds
+/// [`Schedule::order`]: contributions to dQ are added in any order, to an accumulator that is cleared before. In flash1 one block of threads adds
 /// all of them, one after the other.
 pub const FASTEST: u32 = 1;
 /// [`Schedule::order`]: as [`ORDERED`], and the tiles of a head begin at equal distances and visit the query blocks cyclically (shift

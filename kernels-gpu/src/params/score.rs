@@ -1,10 +1,10 @@
-//! What kernels are given for an expression that edits their scores: see [`crate::spec::Constant::Score`].
+//! Parameters of an expression that edits scores: see [`crate::spec::Constant::Score`].
 
 use ferroflash_expression::{MAX_PARAMS, MAX_TENSORS, ScoreTensor};
 
 use super::{Argument, KernelParams, Slot};
 
-/// What the expressions of a launch read. Kernels have no code for it until expressions are put into their text, which then names the places
+/// The inputs of a launch's expressions. Kernels have no code for them until expressions are inserted into their text, which then uses the offsets
 /// of this struct.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -13,11 +13,11 @@ pub struct ScoreParams {
     pub tensors: [ScoreTensor; MAX_TENSORS],
     /// Parameters, by their bits, in that order.
     pub values: [u32; MAX_PARAMS],
-    /// What edited scores are measured in, positive and finite: a kernel's edited score times this is the expression's value.
+    /// The unit of edited scores, positive and finite: a kernel's edited score times this is the expression's value.
     pub unit: f32,
     /// 1 / unit.
     pub inverse_unit: f32,
-    /// No gap at the end.
+    /// Padding.
     pub padding: [u32; 2],
 }
 

@@ -1,4 +1,4 @@
-//! What the profiled kernels record of each tile, for a profile: see [`crate::variants::PROFILED`].
+//! The records that profiled kernels write for each tile, for a profile: see [`crate::variants::PROFILED`].
 
 /// A moment, by both clocks of a GPU.
 #[repr(C)]

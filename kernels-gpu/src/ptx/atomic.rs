@@ -8,7 +8,7 @@ use crate::emu::atomic;
 /// PTX 6.0, sm_70.
 ///
 /// # Safety
-/// `addr` lies in global memory, 4-byte aligned, and was written before.
+/// `addr` is in global memory, 4-byte aligned, and was written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn red_add_f32(addr: u64, x: f32) {
@@ -29,7 +29,7 @@ pub unsafe fn red_add_f32(addr: u64, x: f32) {
 /// PTX 8.1, sm_90.
 ///
 /// # Safety
-/// `addr` lies in global memory, 16-byte aligned, and its 16 bytes were written before.
+/// `addr` is in global memory, 16-byte aligned, and its 16 bytes were written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn red_add_f32x4(addr: u64, x: [f32; 4]) {
@@ -49,7 +49,7 @@ pub unsafe fn red_add_f32x4(addr: u64, x: [f32; 4]) {
 /// PTX 6.0, sm_70.
 ///
 /// # Safety
-/// `addr` lies in global memory, 4-byte aligned, and was written before.
+/// `addr` is in global memory, 4-byte aligned, and was written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn atom_add_u32(addr: u64, x: u32) -> u32 {
@@ -74,7 +74,7 @@ pub unsafe fn atom_add_u32(addr: u64, x: u32) -> u32 {
 /// PTX 6.0, sm_70.
 ///
 /// # Safety
-/// `addr` lies in global memory, 4-byte aligned, and was written before.
+/// `addr` is in global memory, 4-byte aligned, and was written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn atom_inc_u32(addr: u64, last: u32) -> u32 {
@@ -100,7 +100,7 @@ pub unsafe fn atom_inc_u32(addr: u64, last: u32) -> u32 {
 /// What other threads of the block did before a barrier that this thread also passed counts as done by this thread.
 ///
 /// # Safety
-/// `addr` lies in global memory, 4-byte aligned, and was written before.
+/// `addr` is in global memory, 4-byte aligned, and was written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn red_release_add_u32(addr: u64, x: u32) {
@@ -121,7 +121,7 @@ pub unsafe fn red_release_add_u32(addr: u64, x: u32) {
 /// PTX 6.0, sm_70.
 ///
 /// # Safety
-/// `addr` lies in global memory, 4-byte aligned, and was written before.
+/// `addr` is in global memory, 4-byte aligned, and was written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_acquire_u32(addr: u64) -> u32 {
@@ -136,7 +136,7 @@ pub unsafe fn ld_acquire_u32(addr: u64) -> u32 {
 /// PTX 6.0, sm_70.
 ///
 /// # Safety
-/// `addr` lies in global memory, 4-byte aligned, and was written before.
+/// `addr` is in global memory, 4-byte aligned, and was written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_relaxed_u32(addr: u64) -> u32 {
@@ -151,7 +151,7 @@ pub unsafe fn ld_relaxed_u32(addr: u64) -> u32 {
 /// PTX 6.0, sm_70.
 ///
 /// # Safety
-/// `addr` lies in global memory, 4-byte aligned.
+/// `addr` is in global memory, 4-byte aligned.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_release_u32(addr: u64, x: u32) {

@@ -70,7 +70,7 @@ pub unsafe fn barrier_sync_all() {
     }
 }
 
-/// `bar.warp.sync 0xffffffff`: what the lanes of the warp wrote before, all of them see afterwards.
+/// `bar.warp.sync 0xffffffff`: all lanes of the warp see afterwards what any of them wrote before.
 ///
 /// PTX 6.0, sm_30.
 ///

@@ -10,7 +10,7 @@ use crate::emu::copies::{self, Instruction};
 /// Reads the first `src_bytes` (0 to 16) bytes at `src` and fills the rest with 0: with 0 it reads nothing.
 ///
 /// # Safety
-/// `dst` lies in the block's shared memory and `src` in global memory, both 16-byte aligned. Nobody uses `dst` until
+/// `dst` is in the block's shared memory and `src` in global memory, both 16-byte aligned. Nothing uses `dst` until
 /// this thread has waited for the copy's group.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]

@@ -12,7 +12,7 @@ pub use loads::{ld_global_u8, ld_global_x2_or};
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in global memory, aligned to the size of the access, and was written before.
+/// The address is in global memory, aligned to the size of the access, and was written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_global_u16(addr: u64) -> u16 {
@@ -27,7 +27,7 @@ pub unsafe fn ld_global_u16(addr: u64) -> u16 {
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in global memory, aligned to the size of the access, and was written before.
+/// The address is in global memory, aligned to the size of the access, and was written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_global_u32(addr: u64) -> u32 {
@@ -42,7 +42,7 @@ pub unsafe fn ld_global_u32(addr: u64) -> u32 {
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in global memory, aligned to the size of the access, and was written before.
+/// The address is in global memory, aligned to the size of the access, and was written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_global_x2(addr: u64) -> [u32; 2] {
@@ -61,7 +61,7 @@ pub unsafe fn ld_global_x2(addr: u64) -> [u32; 2] {
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in global memory, aligned to the size of the access, and was written before.
+/// The address is in global memory, aligned to the size of the access, and was written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_global_x4(addr: u64) -> [u32; 4] {
@@ -81,7 +81,7 @@ pub unsafe fn ld_global_x4(addr: u64) -> [u32; 4] {
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in global memory, aligned to the size of the access, and was written before.
+/// The address is in global memory, aligned to the size of the access, and was written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_global_f32(addr: u64) -> f32 {
@@ -96,7 +96,7 @@ pub unsafe fn ld_global_f32(addr: u64) -> f32 {
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in global memory, aligned to the size of the access, and was written before.
+/// The address is in global memory, aligned to the size of the access, and was written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_global_f32x4(addr: u64) -> [f32; 4] {
@@ -116,7 +116,7 @@ pub unsafe fn ld_global_f32x4(addr: u64) -> [f32; 4] {
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in global memory, aligned to the size of the access; no other thread uses it now.
+/// The address is in global memory, aligned to the size of the access; no other thread uses it now.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_global_u16(addr: u64, x: u16) {
@@ -131,7 +131,7 @@ pub unsafe fn st_global_u16(addr: u64, x: u16) {
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in global memory, aligned to the size of the access; no other thread uses it now.
+/// The address is in global memory, aligned to the size of the access; no other thread uses it now.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_global_u32(addr: u64, x: u32) {
@@ -146,7 +146,7 @@ pub unsafe fn st_global_u32(addr: u64, x: u32) {
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in global memory, aligned to the size of the access; no other thread uses it now.
+/// The address is in global memory, aligned to the size of the access; no other thread uses it now.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_global_x2(addr: u64, x: [u32; 2]) {
@@ -165,7 +165,7 @@ pub unsafe fn st_global_x2(addr: u64, x: [u32; 2]) {
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in global memory, aligned to the size of the access; no other thread uses it now.
+/// The address is in global memory, aligned to the size of the access; no other thread uses it now.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_global_x4(addr: u64, x: [u32; 4]) {
@@ -185,7 +185,7 @@ pub unsafe fn st_global_x4(addr: u64, x: [u32; 4]) {
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in global memory, aligned to the size of the access; no other thread uses it now.
+/// The address is in global memory, aligned to the size of the access; no other thread uses it now.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_global_f32(addr: u64, x: f32) {
@@ -200,7 +200,7 @@ pub unsafe fn st_global_f32(addr: u64, x: f32) {
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in global memory, aligned to the size of the access; no other thread uses it now.
+/// The address is in global memory, aligned to the size of the access; no other thread uses it now.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_global_f32x4(addr: u64, x: [f32; 4]) {

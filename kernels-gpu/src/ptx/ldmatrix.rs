@@ -12,7 +12,7 @@ use crate::emu::ldmatrix;
 /// PTX 6.5, sm_75.
 ///
 /// # Safety
-/// All 32 lanes of the warp reach it together. The addresses lie in the block's shared memory, 16-byte aligned, and
+/// All 32 lanes of the warp reach it together. The addresses are in the block's shared memory, 16-byte aligned, and
 /// their rows were written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
@@ -33,7 +33,7 @@ pub unsafe fn ldmatrix_x4(addr: u32) -> [u32; 4] {
 /// PTX 6.5, sm_75.
 ///
 /// # Safety
-/// All 32 lanes of the warp reach it together. The addresses lie in the block's shared memory, 16-byte aligned, and
+/// All 32 lanes of the warp reach it together. The addresses are in the block's shared memory, 16-byte aligned, and
 /// their rows were written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
@@ -54,7 +54,7 @@ pub unsafe fn ldmatrix_x4_trans(addr: u32) -> [u32; 4] {
 /// PTX 6.5, sm_75.
 ///
 /// # Safety
-/// All 32 lanes of the warp reach it together. The addresses lie in the block's shared memory, 16-byte aligned, and
+/// All 32 lanes of the warp reach it together. The addresses are in the block's shared memory, 16-byte aligned, and
 /// their rows were written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
@@ -73,7 +73,7 @@ pub unsafe fn ldmatrix_x2(addr: u32) -> [u32; 2] {
 /// PTX 6.5, sm_75.
 ///
 /// # Safety
-/// All 32 lanes of the warp reach it together. The addresses lie in the block's shared memory, 16-byte aligned, and
+/// All 32 lanes of the warp reach it together. The addresses are in the block's shared memory, 16-byte aligned, and
 /// their rows were written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
@@ -92,7 +92,7 @@ pub unsafe fn ldmatrix_x2_trans(addr: u32) -> [u32; 2] {
 /// PTX 7.8, sm_90.
 ///
 /// # Safety
-/// All 32 lanes of the warp reach it together. The addresses lie in the block's shared memory, 16-byte aligned, no two
+/// All 32 lanes of the warp reach it together. The addresses are in the block's shared memory, 16-byte aligned, no two
 /// of them the same; no other thread uses their rows now.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]

@@ -11,7 +11,7 @@ use crate::emu::mbarrier;
 /// PTX 7.0, sm_80.
 ///
 /// # Safety
-/// `address` lies in the block's shared memory, aligned to 8 bytes; nobody uses it until the writer has fenced
+/// `address` is in the block's shared memory, aligned to 8 bytes; nothing uses it until the writer has fenced
 /// ([`fence_mbarrier_init`]) and the block has met. `count` is at least 1.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]

@@ -1,4 +1,4 @@
-//! Where a kernel's parameters lie: what the tensor memory accelerator reads its tensor maps from.
+//! The address of a kernel's parameters, from which the tensor memory accelerator reads its tensor maps.
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emu::global;
@@ -37,7 +37,7 @@ pub(crate) use parameter_address;
 /// PTX 2.0, sm_20.
 ///
 /// # Safety
-/// The address is that of a parameter, or lies in global memory and was written before; it is 16-byte aligned.
+/// The address is that of a parameter, or is in global memory and was written before; it is 16-byte aligned.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_generic_x4(addr: u64) -> [u32; 4] {

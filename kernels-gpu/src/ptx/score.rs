@@ -1,6 +1,6 @@
-//! Pseudo-instructions that stand where an expression edits scores: see [`ferroflash_expression`].
+//! Placeholder instructions where an expression edits scores: see [`ferroflash_expression`].
 //!
-//! No GPU has them. The host replaces them by what an expression says before the driver compiles the text, or drops them. One
+//! No GPU has them. The host replaces them by an expression's code before the driver compiles the text, or removes them. One
 //! thread has fragments of scores: two rows that stay for a tile, and two neighbouring columns of each. Where rows are queries, columns
 //! are keys, or the other way round.
 

@@ -8,7 +8,7 @@ use crate::emu::shared_access;
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in the block's shared memory, aligned to the size of the access, and was written before.
+/// The address is in the block's shared memory, aligned to the size of the access, and was written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_shared_u32(addr: u32) -> u32 {
@@ -26,7 +26,7 @@ pub unsafe fn ld_shared_u32(addr: u32) -> u32 {
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in the block's shared memory, aligned to the size of the access, and was written before.
+/// The address is in the block's shared memory, aligned to the size of the access, and was written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_shared_x2(addr: u32) -> [u32; 2] {
@@ -45,7 +45,7 @@ pub unsafe fn ld_shared_x2(addr: u32) -> [u32; 2] {
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in the block's shared memory, aligned to the size of the access, and was written before.
+/// The address is in the block's shared memory, aligned to the size of the access, and was written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_shared_x4(addr: u32) -> [u32; 4] {
@@ -65,7 +65,7 @@ pub unsafe fn ld_shared_x4(addr: u32) -> [u32; 4] {
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in the block's shared memory, aligned to the size of the access, and was written before.
+/// The address is in the block's shared memory, aligned to the size of the access, and was written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_shared_f32(addr: u32) -> f32 {
@@ -83,7 +83,7 @@ pub unsafe fn ld_shared_f32(addr: u32) -> f32 {
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in the block's shared memory, aligned to the size of the access; no other thread uses it now.
+/// The address is in the block's shared memory, aligned to the size of the access; no other thread uses it now.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_shared_u32(addr: u32, x: u32) {
@@ -98,7 +98,7 @@ pub unsafe fn st_shared_u32(addr: u32, x: u32) {
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in the block's shared memory, aligned to the size of the access; no other thread uses it now.
+/// The address is in the block's shared memory, aligned to the size of the access; no other thread uses it now.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_shared_x2(addr: u32, x: [u32; 2]) {
@@ -117,7 +117,7 @@ pub unsafe fn st_shared_x2(addr: u32, x: [u32; 2]) {
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in the block's shared memory, aligned to the size of the access; no other thread uses it now.
+/// The address is in the block's shared memory, aligned to the size of the access; no other thread uses it now.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_shared_x4(addr: u32, x: [u32; 4]) {
@@ -137,7 +137,7 @@ pub unsafe fn st_shared_x4(addr: u32, x: [u32; 4]) {
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in the block's shared memory, aligned to the size of the access; no other thread uses it now.
+/// The address is in the block's shared memory, aligned to the size of the access; no other thread uses it now.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn st_shared_f32(addr: u32, x: f32) {

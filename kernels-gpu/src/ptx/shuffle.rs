@@ -1,4 +1,4 @@
-//! Exchange of registers among the lanes of a warp, and what all of them have together.
+//! Exchange of registers among the lanes of a warp, and reductions over them.
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emu::warp;

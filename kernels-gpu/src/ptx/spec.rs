@@ -2,8 +2,8 @@
 
 use crate::spec::{Constant, for_each_constant, with_optional_inputs};
 
-/// `mov.u32 r, ferroflash_spec_…`: a function for each constant. Its value is on the GPU what the host has put in place of its symbol, on the emulator
-/// what the launch says. 0 where the builder compiles rows that do not ask for it: what stands behind it is then not in their text.
+/// `mov.u32 r, ferroflash_spec_…`: a function for each constant. On the GPU its value is what the host has put in place of its symbol, on the
+/// emulator that of the launch. It is 0 if the builder compiles kernels that do not use it: the code under it is then not in their text.
 macro_rules! readers {
     ($($(#[$doc:meta])* $constant:ident $reader:ident $name:literal;)*) => {$(
         #[doc = concat!("`mov.u32 r, ferroflash_spec_", $name, "`: [`Constant::", stringify!($constant), "`].")]

@@ -1,4 +1,4 @@
-//! Special registers: who a thread is, and where its block's shared memory begins.
+//! Special registers: the index of a thread, and the beginning of its block's shared memory.
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emu::lane;

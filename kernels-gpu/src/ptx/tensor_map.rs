@@ -10,7 +10,7 @@ use crate::emu::tensor_map;
 /// PTX 8.3, sm_90a.
 ///
 /// # Safety
-/// A tensor map lies at `map` in global memory, which nobody else reads or writes; `address` is a multiple of 16, and of memory that is
+/// A tensor map lies at `map` in global memory, which nothing else reads or writes; `address` is a multiple of 16, and of memory that is
 /// there: at 0 a copy is an illegal access even where its box lies outside the tensor (H200).
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
@@ -25,13 +25,13 @@ pub unsafe fn replace_address(map: u64, address: u64) {
     }
 }
 
-/// `tensormap.replace.tile.global_dim.global.b1024.b32 [map], 1, rows`: the tensor of the map has so many rows, which are
+/// `tensormap.replace.tile.global_dim.global.b1024.b32 [map], 1, rows`: the tensor of the map has this many rows, which are
 /// its dimension 1.
 ///
 /// PTX 8.3, sm_90a.
 ///
 /// # Safety
-/// A tensor map lies at `map` in global memory, which nobody else reads or writes; there is at least one row.
+/// A tensor map lies at `map` in global memory, which nothing else reads or writes; there is at least one row.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn replace_rows(map: u64, rows: u32) {

@@ -15,7 +15,7 @@ use crate::emu::tma;
 ///
 /// # Safety
 /// `map` is a tensor map; the box fits at `to`, a multiple of 128 (its swizzle goes by shared addresses, and repeats after 1024 bytes), and
-/// nobody else reads or writes there until the barrier's phase is over. What threads of this launch have written of the
+/// nothing else reads or writes there until the barrier's phase is over. What threads of this launch have written of the
 /// tensor they have fenced with [`fence_proxy_async_global`], or this thread has since it heard of it.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
@@ -67,7 +67,7 @@ pub unsafe fn tma_load_evict_first(to: u32, map: u64, at: [u32; 4], mbarrier: u3
 /// PTX 8.0, sm_90.
 ///
 /// # Safety
-/// The bytes lie in global memory and fit at `to`; both addresses and `n_bytes` are multiples of 16; nobody else reads or
+/// The bytes are in global memory and fit at `to`; both addresses and `n_bytes` are multiples of 16; nobody else reads or
 /// writes at `to` until the barrier's phase is over. Fences as for [`tma_load`].
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
@@ -113,7 +113,7 @@ pub unsafe fn tma_store_if(map: u64, at: [u32; 4], from: u32, predicate: u32) {
 /// PTX 8.0, sm_90.
 ///
 /// # Safety
-/// The bytes fit at `to`, and nobody reads or writes them there until the group is complete; both addresses and `n_bytes`
+/// The bytes fit at `to`, and nothing reads or writes them there until the group is complete; both addresses and `n_bytes`
 /// are multiples of 16. They were written before a [`fence_proxy_async`] of each writer and a barrier with them; what lies
 /// at `to` was fenced as for [`tma_load`].
 #[inline(always)]

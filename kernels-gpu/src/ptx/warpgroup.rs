@@ -1,4 +1,4 @@
-//! What concerns a warpgroup as a whole: its registers.
+//! Instructions of a warpgroup as a whole: its registers.
 
 #[cfg(not(target_arch = "nvptx64"))]
 use crate::emu::warpgroup;

@@ -2,7 +2,7 @@
 //!
 //! Four warps multiply 64 rows; warp `w` holds rows `16 w ..` of the result, in fragments of 16 × 8 laid out as those of
 //! [`super::mma`]. Between the instruction and the [`Wgmma::wait`] that names them, accumulators belong to the tensor
-//! cores: nobody reads, writes or moves them. The same holds for shared memory that a descriptor names, and for
+//! cores: nothing reads, writes or moves them. The same holds for shared memory that a descriptor names, and for
 //! registers of A.
 
 #[cfg(not(target_arch = "nvptx64"))]

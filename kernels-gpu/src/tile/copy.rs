@@ -7,7 +7,7 @@ use super::register::{Accumulator, Packed};
 use super::shared::SharedTile;
 use crate::ptx::{barrier, cp_async, global, shared, special};
 
-/// Whether a tile may reach behind the sequence's end.
+/// Whether a tile may reach beyond the sequence's end.
 pub trait Extent {
     /// True where rows must be compared with the sequence's length.
     const CHECKED: bool;
@@ -41,7 +41,7 @@ pub struct Team {
 /// ([`GlobalMatrix::has_chunk`]). The caller commits the group.
 ///
 /// # Safety
-/// `tile` holds `rows` rows and nobody reads it until the copies have been waited for; `source` is a tensor of 16-byte
+/// `tile` holds `rows` rows and nothing reads it until the copies have been waited for; `source` is a tensor of 16-byte
 /// aligned rows; under [`Whole`], all rows exist.
 #[inline(always)]
 pub unsafe fn load<X: Extent>(
@@ -112,7 +112,7 @@ pub unsafe fn load_part(
 /// Writes a warp's accumulators, rounded to `E`, to rows `first_row ..` and columns `first_col ..` of a tile.
 ///
 /// # Safety
-/// The tile is large enough, and nobody else touches this part of it.
+/// The tile is large enough, and nothing else touches this part of it.
 #[inline(always)]
 pub unsafe fn store_shared<E: Products, C: Accumulator>(
     tile: SharedTile,
@@ -236,7 +236,7 @@ pub unsafe fn load_accumulators<C: Accumulator>(address: u64) -> C {
 /// Writes a warp's accumulators to global memory as they lie in registers: fragment by fragment, lanes side by side.
 ///
 /// # Safety
-/// The memory has room for them; nobody else uses it.
+/// The memory has room for them; nothing else uses it.
 #[inline(always)]
 pub unsafe fn store_accumulators<C: Accumulator>(address: u64, acc: &C) {
     let mut to = address + u64::from(special::lane_idx() * 16);

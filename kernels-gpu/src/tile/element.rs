@@ -115,11 +115,11 @@ pub(crate) mod either {
     use crate::variants::Dtype;
 
     thread_local! {
-        /// What the kernel that runs on this thread of the operating system has elements of.
+        /// The element type of the kernel that runs on this OS thread.
         static IS_BF16: Cell<bool> = const { Cell::new(true) };
     }
 
-    /// Says what the kernel that is about to run on this thread of the operating system has elements of.
+    /// Sets the element type of the kernel that is about to run on this OS thread.
     pub fn choose(dtype: Dtype) {
         IS_BF16.set(dtype == Dtype::Bf16);
     }

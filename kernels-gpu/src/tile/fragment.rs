@@ -12,7 +12,7 @@ pub struct Coord {
     pub col: u32,
 }
 
-/// Where the accumulator's element `idx` (0 .. 4) of this lane lies in its 16 × 8 tile.
+/// The position of the accumulator's element `idx` (0 .. 4) of this lane in its 16 × 8 tile.
 #[inline(always)]
 pub const fn accumulator(lane: u32, idx: u32) -> Coord {
     Coord {

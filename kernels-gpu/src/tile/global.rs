@@ -10,7 +10,7 @@ pub struct GlobalRows {
     pub base: u64,
     /// Bytes from one row to the next.
     pub row_bytes: u64,
-    /// How many rows the sequence has; those behind it are never touched.
+    /// How many rows the sequence has; rows beyond are never touched.
     pub len: u32,
 }
 
@@ -21,7 +21,7 @@ impl GlobalRows {
         GlobalRows::of_elements(tensor, batch_idx, head_idx, len, 2)
     }
 
-    /// The same of elements of so many bytes.
+    /// The same of elements of this many bytes.
     #[inline(always)]
     pub fn of_elements(
         tensor: &TensorView,
@@ -50,13 +50,13 @@ impl GlobalRows {
         }
     }
 
-    /// The rows with so many columns of 16-bit elements, a multiple of 8.
+    /// The rows with this many columns of 16-bit elements, a multiple of 8.
     #[inline(always)]
     pub fn with_columns(self, columns: u32) -> GlobalMatrix {
         self.with_chunks(columns / 8)
     }
 
-    /// The rows with so many chunks of 16 bytes.
+    /// The rows with this many chunks of 16 bytes.
     #[inline(always)]
     pub fn with_chunks(self, chunks: u32) -> GlobalMatrix {
         GlobalMatrix { rows: self, chunks }
@@ -76,7 +76,7 @@ impl GlobalRows {
 pub struct GlobalMatrix {
     /// Its rows.
     pub rows: GlobalRows,
-    /// Chunks of 16 bytes in a row; what lies behind them is never touched.
+    /// Chunks of 16 bytes in a row; bytes beyond are never touched.
     pub chunks: u32,
 }
 

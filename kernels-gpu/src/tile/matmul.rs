@@ -197,7 +197,7 @@ impl<E: Element> Arithmetic for E {
     }
 }
 
-/// C += A B over so many steps of the instruction along A's columns.
+/// C += A B over this many steps of the instruction along A's columns.
 ///
 /// # Safety
 /// Warp-collective; the operands' tiles have been written and are visible to the warp.

@@ -1,4 +1,4 @@
-//! Tiles as types, and the verbs on them: what a kernel is written in.
+//! Tiles as types, and the operations on them: the vocabulary of kernels.
 //!
 //! A tile of global memory is copied to shared memory ([`copy`]), multiplied from there ([`matmul`]) into a tile of
 //! registers ([`register`]), and goes back the same way. Which register of which lane holds which element is

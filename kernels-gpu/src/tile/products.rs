@@ -1,4 +1,4 @@
-//! What a kernel's tensors are made of, and how tensor cores multiply it: elements of 16 bits by [`super::matmul`], f32 by [`super::tf32`].
+//! The elements of a kernel's tensors, and their products on tensor cores: 16-bit elements by [`super::matmul`], f32 by [`super::tf32`].
 
 use core::ops::IndexMut;
 
@@ -57,7 +57,7 @@ pub trait Products: Copy + 'static {
     /// `B[k][n]` from `tile[k][16 · first_col16 + n]`.
     fn right(tile: SharedTile, first_col16: u32) -> impl RightOperand;
 
-    /// C += A B over so many columns of A, both in shared memory.
+    /// C += A B over this many columns of A, both in shared memory.
     ///
     /// # Safety
     /// Warp-collective; the operands' tiles have been written and are visible to the warp. Both take columns of A and rows of B in one order: both as
@@ -69,7 +69,7 @@ pub trait Products: Copy + 'static {
         columns: u32,
     );
 
-    /// C += A B over so many columns of A, which the warp holds; B by [`right`](Self::right).
+    /// C += A B over this many columns of A, which the warp holds; B by [`right`](Self::right).
     ///
     /// # Safety
     /// As [`gemm_ss`](Self::gemm_ss).
@@ -87,7 +87,7 @@ pub trait Products: Copy + 'static {
     /// Writes a tile that the warp holds to rows `first_row ..` and columns `first_col ..` of a tile.
     ///
     /// # Safety
-    /// The tile is large enough, and nobody else touches this part of it.
+    /// The tile is large enough, and nothing else touches this part of it.
     unsafe fn store_held<C: Accumulator>(
         tile: SharedTile,
         first_row: u32,
@@ -113,7 +113,7 @@ pub trait Products: Copy + 'static {
     /// Writes the low bits of a word, as many as an element has.
     ///
     /// # Safety
-    /// An element lies there, which nobody else touches.
+    /// An element lies there, which nothing else touches.
     unsafe fn store_bits(address: u64, bits: u32);
 
     /// An element of these bits.

@@ -10,7 +10,7 @@ pub struct Barriers {
 }
 
 impl Barriers {
-    /// The barriers of so many stages from this address on.
+    /// The barriers of this many stages from this address on.
     #[inline(always)]
     pub const fn new(base: u32, stages: u32) -> Self {
         Barriers { base, stages }
@@ -28,7 +28,7 @@ impl Barriers {
         self.base + (self.stages + i) * 8
     }
 
-    /// The address behind the ring's barriers.
+    /// The address after the ring's barriers.
     #[inline(always)]
     pub const fn end(self) -> u32 {
         self.base + self.stages * 16
@@ -92,7 +92,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// The first of so many stages in the first round.
+    /// The first of this many stages in the first round.
     #[inline(always)]
     pub const fn start(stages: u32) -> Self {
         Ring {
@@ -102,7 +102,7 @@ impl Ring {
         }
     }
 
-    /// The place of the `idx`-th use of a ring of so many stages.
+    /// The place of the `idx`-th use of a ring of this many stages.
     #[inline(always)]
     pub const fn at(stages: u32, idx: u32) -> Self {
         Ring {

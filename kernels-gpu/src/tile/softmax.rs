@@ -142,7 +142,7 @@ impl OnlineSoftmax {
         }
     }
 
-    /// m ← the references of somebody who has seen other scores of the same rows; l ← α l where that changes them, in any row of the
+    /// m ← the references of another part that has seen other scores of the same rows; l ← α l where that changes them, in any row of the
     /// warp, and α is given, by which O is to be multiplied.
     ///
     /// # Safety

@@ -9,7 +9,7 @@ const PIECE: u64 = 16;
 /// Copies a tensor map from the parameters, or from global memory, to `to`.
 ///
 /// # Safety
-/// A tensor map lies at `from`; its 128 bytes fit at `to` in global memory, where nobody else reads or writes.
+/// A tensor map lies at `from`; its 128 bytes fit at `to` in global memory, where nothing else reads or writes.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn copy(from: u64, to: u64) {

@@ -173,7 +173,7 @@ pub unsafe fn gemm<C: Accumulator>(
 /// Writes a warp's accumulators to rows `first_row ..` and columns `first_col ..` of a tile.
 ///
 /// # Safety
-/// The tile is large enough, and nobody else touches this part of it.
+/// The tile is large enough, and nothing else touches this part of it.
 #[inline(always)]
 pub unsafe fn store_shared<C: Accumulator>(
     tile: SharedTile,

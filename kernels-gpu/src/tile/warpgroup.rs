@@ -1,6 +1,6 @@
 //! Tiles of a warpgroup: shared memory as the TMA fills it and `wgmma` reads it, and the products of such tiles.
 //!
-//! A product is begun by one function and ended by [`Pending::wait`]; in between its accumulators are nobody's.
+//! A product is begun by one function and ended by [`Pending::wait`]; in between its accumulators must not be used.
 
 mod operand;
 mod store;
@@ -24,7 +24,7 @@ const WARPGROUP_THREADS: u32 = 128;
 /// Whether `x` holds in any thread of the warpgroup, which meets at barrier `id` for it.
 ///
 /// # Safety
-/// All four warps of the warpgroup reach it; nobody else comes to the barrier.
+/// All four warps of the warpgroup reach it; no other thread arrives at the barrier.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn any(id: u32, x: bool) -> bool {
@@ -32,7 +32,7 @@ pub unsafe fn any(id: u32, x: bool) -> bool {
     unsafe { shuffle::vote_any(barrier::barrier_red_or(id, WARPGROUP_THREADS, x)) }
 }
 
-/// Gives back each thread's registers above so many, for [`take_registers`] of other warpgroups; 0: keeps all.
+/// Releases each thread's registers above this number, for [`take_registers`] of other warpgroups; 0: keeps all.
 ///
 /// # Safety
 /// As [`setmaxnreg_dec`].
@@ -50,7 +50,7 @@ pub unsafe fn release_registers(n: u32) {
     }
 }
 
-/// Waits for registers up to so many of each thread; 0: for none.
+/// Waits until each thread has this many registers; 0: does not wait.
 ///
 /// # Safety
 /// As [`setmaxnreg_inc`].

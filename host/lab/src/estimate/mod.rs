@@ -24,7 +24,7 @@
 //! - **standard**, forward: S is written in f32 (4N²), the softmax reads it twice (8N²) and writes P (eN²), the output reads P (eN²): 12N² + 2eN², and
 //!   q, k, v, o and lse. Backward: S and P again (12N² + eN²), dV reads P (eN²), dP is written over S (4N²), dS reads dP and P and goes over P
 //!   (4N² + 2eN²), dQ and dK read dS (2eN²): 20N² + 6eN². A mask saves nothing: all scores are computed. The second reading of S counts if the rows
-//! of all warps, 64 to an SM, are larger than the L2 cache.
+//!   of all warps, 64 to an SM, are larger than the L2 cache.
 //! - **flash1**, Algorithms 1 and 4 of the paper: blocks of keys outside, of queries inside. K and V are read once. For each of the T = N / B_c blocks of
 //!   keys q is read, and O (f32), l and m are read and written: T·N·(ed + 8d + 16), and twice 4d + 8 for each row, to begin and to end with. B_c is the
 //!   kernel's: 256 up to head_dim 64, 128 up to 128 and 64 above, because a warp's registers hold no more scores; the paper's B_c = ⌈M / 4d⌉ keys

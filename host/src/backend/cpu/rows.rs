@@ -48,7 +48,7 @@ enum RowScales<'a> {
     OfAll(f32),
     /// Of each head of the group.
     OfHeads(&'a [f32]),
-    /// Of page 0, and every so many behind it.
+    /// Of page 0; those of later pages follow at this stride.
     OfPages(&'a [f32], usize),
 }
 

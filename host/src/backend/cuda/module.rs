@@ -156,7 +156,7 @@ impl Kernels {
         Ok(Arc::clone(place.kernel.get_or_init(|| Arc::new(kernel))))
     }
 
-    /// Unloads all; the context is current, and nobody launches a kernel of it any more.
+    /// Unloads all; the context is current, and no kernel of it is launched afterwards.
     pub(super) fn unload(&mut self) {
         let places = self
             .places

@@ -1,19 +1,19 @@
-//! A mask as a program of few instructions, which kernels interpret on a block of scores: what it is made of.
+//! A mask as a program of few instructions, which kernels interpret on a block of scores: its parts.
 
 use super::interval::{Binary, Compare, Index, Unary};
 
 /// Most instructions of a mask's program.
 pub const MAX_MASK_INSTRUCTIONS: usize = 64;
-/// Most values that a program holds at a time.
+/// Most live values of a program.
 pub const MAX_MASK_VALUES: usize = 16;
 /// Most values of rows, and of columns, whose bounds a program keeps for the map.
 pub const MAX_MASK_BOUNDS: usize = 8;
 
-/// An instruction of a mask's program: a value made of others, which lie in numbered places.
+/// An instruction of a mask's program: a value made of others, which are in numbered places.
 ///
 /// | word | bits 0..8 | 8..16 | 16..24 | 24..32 |
 /// |---|---|---|---|---|
-/// | 0 | [`MaskOp`] | where the value goes | which function, parameter, tensor or bound | rank of the tensor |
+/// | 0 | [`MaskOp`] | place of the value | function, parameter, tensor or bound | rank of the tensor |
 /// | 1 | the first operand | the second | the third | the fourth |
 /// | 2 | a constant's bits | | | |
 ///
@@ -27,14 +27,14 @@ pub struct MaskInstruction {
 /// An enum by a list, and its members by their numbers.
 macro_rules! operations {
     ($($(#[$doc:meta])* $op:ident = $number:literal,)*) => {
-        /// What an instruction does.
+        /// The operation of an instruction.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum MaskOp {
             $($(#[$doc])* $op = $number,)*
         }
 
         impl MaskOp {
-            /// That of a number; of another one nothing is known.
+            /// The operation of a number; [`MaskOp::Unknown`] for any other number.
             #[inline(always)]
             pub const fn of(number: u32) -> MaskOp {
                 match number {
@@ -51,13 +51,13 @@ operations! {
     Index = 0,
     /// A number.
     F32 = 1,
-    /// A whole number.
+    /// An integer.
     I32 = 2,
-    /// A truth value.
+    /// A boolean.
     Bool = 3,
     /// A parameter that is a number.
     ParamF32 = 4,
-    /// A parameter that is a whole number.
+    /// A parameter that is an integer.
     ParamI32 = 5,
     /// An element of a tensor of f32.
     ReadF32 = 6,
@@ -75,13 +75,13 @@ operations! {
     Compare = 12,
     /// One value or another.
     Select = 13,
-    /// A number of which nothing is known.
+    /// An unknown number.
     Unknown = 14,
-    /// The first operand is kept: what is known of it for all rows, or columns, of a block.
+    /// The first operand is kept: its bounds for all rows, or columns, of a block.
     Keep = 15,
-    /// What is known of a value that was kept of the block's rows.
+    /// The kept bounds of a value of the block's rows.
     OfRows = 16,
-    /// What is known of a value that was kept of the block's columns.
+    /// The kept bounds of a value of the block's columns.
     OfColumns = 17,
 }
 
@@ -93,7 +93,7 @@ impl MaskInstruction {
         }
     }
 
-    /// With these operands; which function, parameter, tensor or bound.
+    /// With these operands, and the function, parameter, tensor or bound.
     #[must_use]
     pub const fn with(self, which: u8, operands: [u8; 4]) -> MaskInstruction {
         let [head, _, bits, _] = self.words;
@@ -131,19 +131,19 @@ impl MaskInstruction {
         MaskInstruction { words }
     }
 
-    /// What it does.
+    /// Its operation.
     #[inline(always)]
     pub const fn op(self) -> MaskOp {
         MaskOp::of(self.words[0] & 255)
     }
 
-    /// Where its value goes.
+    /// The place of its value.
     #[inline(always)]
     pub const fn to(self) -> u32 {
         self.words[0] >> 8 & 255
     }
 
-    /// Which function, parameter, tensor or bound.
+    /// Its function, parameter, tensor or bound.
     #[inline(always)]
     pub const fn which(self) -> u32 {
         self.words[0] >> 16 & 255
@@ -155,7 +155,7 @@ impl MaskInstruction {
         self.words[0] >> 24
     }
 
-    /// Where its `nth` operand lies, counted from 0 to 3.
+    /// The place of its `nth` operand, counted from 0 to 3.
     #[inline(always)]
     pub const fn operand(self, nth: u32) -> u32 {
         self.words[1] >> (8 * nth) & 255
@@ -208,23 +208,23 @@ pub const MASK_INDEX: [Index; 7] = [
 ];
 
 /// A mask in instructions, in three parts: one that is evaluated at each row of a block and keeps bounds of values, the same for columns,
-/// and one that makes the mask of these.
+/// and one that computes the mask from these.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaskProgram {
-    /// All parts, one behind the other.
+    /// All parts, one after the other.
     pub instructions: [MaskInstruction; MAX_MASK_INSTRUCTIONS],
-    /// Where the part of rows ends.
+    /// The end of the part of rows.
     pub end_of_rows: u32,
-    /// Where the part of columns ends.
+    /// The end of the part of columns.
     pub end_of_columns: u32,
-    /// Where the last part ends, whose last value is the mask.
+    /// The end of the last part, whose last value is the mask.
     pub end: u32,
     /// How many values of rows are kept.
     pub row_bounds: u32,
     /// How many values of columns are kept.
     pub column_bounds: u32,
-    /// No gap.
+    /// Padding.
     pub padding: [u32; 3],
 }
 

@@ -1,6 +1,6 @@
-//! What kernels know of expressions: how they are given what one reads, a mask as a program, and the rules by which that is bounded.
+//! The part of expressions that kernels use: the form of an expression's inputs, a mask as a program, and the rules for its bounds.
 //!
-//! For a GPU this file is the crate's root (`xtask/ptx-builder`), so nothing here names what lies outside this folder.
+//! For a GPU this file is the crate's root (`xtask/ptx-builder`), so nothing here uses anything outside this folder.
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 
 pub mod interval;

@@ -178,7 +178,7 @@ impl Program {
         1 + usize::from(self.arena.depends(id).per_row())
     }
 
-    /// How many it has beside each other.
+    /// How many it has next to each other.
     pub(super) fn columns(&self, id: OpId) -> usize {
         1 + usize::from(self.arena.depends(id).per_column())
     }

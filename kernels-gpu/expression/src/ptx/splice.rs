@@ -93,7 +93,7 @@ pub fn splice(program: &Program, text: &str) -> Result<String, SpliceError> {
     }
 }
 
-/// Where the next entry or function begins, behind the first character.
+/// The start of the next entry or function, after the first character.
 fn next_entry(text: &str) -> Option<usize> {
     let words = [".entry", ".func"];
     let starts = words.into_iter().filter_map(|word| {
@@ -270,7 +270,7 @@ fn number(text: &str) -> Option<i32> {
         .filter(|number| (0..MOST).contains(number))
 }
 
-/// The text before the next instruction of scores, the instruction, and the text behind it.
+/// The text before the next instruction of scores, the instruction, and the text after it.
 #[allow(clippy::type_complexity)]
 fn next_instruction(text: &str) -> Result<Option<(&str, Instruction<'_>, &str)>, SpliceError> {
     let found = text.match_indices(INSTRUCTION).map(|(at, _)| at);

@@ -28,7 +28,7 @@ pub enum Cap {
 
 /// The least unit: exp is 1 of all scores that are smaller than this.
 const LEAST: f32 = 1.0 / MOST;
-/// The greatest unit, and cap: it changes no score that f32 tells from others beside it. The unit times log₂ e is finite.
+/// The greatest unit, and cap: it changes no score that f32 can distinguish from its neighbours. The unit times log₂ e is finite.
 const MOST: f32 = (1u64 << 60) as f32;
 
 impl Edit {

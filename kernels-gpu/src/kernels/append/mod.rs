@@ -281,7 +281,7 @@ impl Line {
         }
     }
 
-    /// Writes what `f` makes of each chunk of a piece. Both are read before one is written: loads need not wait for each other.
+    /// Writes the result of `f` for each chunk of a piece. Both are read before one is written: loads need not wait for each other.
     ///
     /// # Safety
     /// As [`Line::write`].

@@ -103,7 +103,7 @@ pub(crate) fn is_seen(band: &Band, k_idx: u32) -> bool {
     band.first_query(k_idx) < band.end_query(k_idx)
 }
 
-/// A row of so many columns of all heads ← 0, by a warp; nothing where there is no tensor.
+/// A row of this many columns of all heads ← 0, by a warp; does nothing without a tensor.
 ///
 /// # Safety
 /// The tensor has the row; all lanes of a warp come here.

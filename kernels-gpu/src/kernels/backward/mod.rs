@@ -13,14 +13,14 @@
 //! dK ← scale · dK, dQ ← scale · dQ, rounded    epilogue, postprocess
 //! ```
 //!
-//! Where weights are dropped, dV takes Pᵀ without them, divided by the share that is kept, and dPᵀ is 0 there, and divided as well; Δ is what it was.
+//! With dropout, dV takes Pᵀ without the dropped weights, divided by the probability of being kept; dPᵀ is 0 there, and divided as well; Δ is unchanged.
 //!
 //! Scores are held transposed, keys down, so that Pᵀ and dSᵀ are left operands of the next products as they lie in
 //! registers; only dS goes through shared memory, where dQ's product finds it.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | `preprocess` | Δ, lse to base 2, and what the main kernel wants cleared |
+//! | `preprocess` | Δ, lse to base 2, and clearing for the main kernel |
 //! | `sm80` | flash2: the main kernel by `mma`; its postprocess rounds dQ |
 //! | `sm90` | flash3: the main kernel by `wgmma` and TMA, which rounds dQ itself |
 //! | `clear` | dK and dV of keys that no query sees |
@@ -43,11 +43,11 @@ use crate::config::TileConfig;
 use crate::kernels::common::stamps::{Profiled, Record};
 use crate::params::{BackwardParams, Schedule};
 
-/// What the kernels of a pass agree on: how rows of q are cut into blocks, and the size of the accumulator of dQ.
+/// The common layout of a pass's kernels: how rows of q are cut into blocks, and the size of the accumulator of dQ.
 pub trait Blocks {
     /// Columns that the kernels are compiled for.
     const HEAD_DIM: u32;
-    /// What a block of the main kernel takes, and which part of the problem it covers.
+    /// The resources of a block of the main kernel, and the part of the problem that it covers.
     const CONFIG: TileConfig;
     /// Columns of the accumulator of dQ.
     const ACCUM_COLUMNS: u32;
@@ -65,8 +65,8 @@ impl<T: Blocks> Blocks for Profiled<T> {
     const PROFILES: bool = true;
 }
 
-/// Where, of 16 rows, the statistics of the `row`-th lie such that a lane finds what two neighbouring fragments want of them
-/// side by side: 0, 1, 8, 9, then 2, 3, 10, 11, and so on. Of other rows, in their 16.
+/// The index of the statistics of the `row`-th of 16 rows, in an order in which a lane finds those for two adjacent fragments next to each other: 0,
+/// 1, 8, 9, then 2, 3, 10, 11, and so on. For other rows, within their 16.
 #[inline(always)]
 const fn interleaved(row: u32) -> u32 {
     (row & !14) | (row & 6) << 1 | (row & 8) >> 2
@@ -78,7 +78,7 @@ fn record(p: &BackwardParams, tile: BackwardTile, writes: bool) -> Record {
     Record::new(p.stamps, p.schedule.tiles, tile.head, tile.k_block, writes)
 }
 
-/// The order of the tiles. Where sequences have lengths of their own, their list is read each time: no register need hold how many there are.
+/// The order of the tiles. If sequences have different lengths, their list is read each time: no register need hold how many there are.
 #[inline(always)]
 fn schedule_of(p: &BackwardParams) -> Schedule {
     // SAFETY: the list has been made.

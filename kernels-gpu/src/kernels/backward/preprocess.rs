@@ -1,9 +1,9 @@
-//! Before the backward pass proper: Δ = rowsum(dO ∘ O) − dL, lse to base 2, and what the main kernel wants cleared.
+//! The first kernel of the backward pass: Δ = rowsum(dO ∘ O) − dL, lse to base 2, and clearing for the main kernel.
 //!
 //! dL is the gradient of lse, 0 where the caller gives none: dS = P ∘ (dP − rowsum(dO ∘ O) + dL), so that it costs this
 //! one subtraction.
 //!
-//! One block of threads takes one query block of one head. Rows behind the sequence's end and rows whose lse is −∞, which see no key, get
+//! One block of threads takes one query block of one head. Rows beyond the sequence's end and rows whose lse is −∞, which see no key, get
 //! lse = +∞ and Δ = 0: their P is exp2(−∞) = 0, and the main kernel needs no test for them.
 
 use super::{Blocks, interleaved};

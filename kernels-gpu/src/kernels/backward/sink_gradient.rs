@@ -1,4 +1,4 @@
-//! Gradients of sinks, behind the kernel that works out Δ.
+//! Gradients of sinks, after the kernel that computes Δ.
 //!
 //! A head's sink is a score that every row of the head has, and whose value is 0: its weight in a row is exp(sink − L), and the gradient of
 //! the sink

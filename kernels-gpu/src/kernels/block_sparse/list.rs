@@ -47,7 +47,7 @@ pub unsafe fn block_list(p: &BlockListParams) {
     }
 }
 
-/// What the map says of a block of its own.
+/// The map's byte of one of its blocks.
 #[inline(always)]
 unsafe fn state(p: &BlockListParams, map: u32, row: u32, column: u32) -> u8 {
     let row = u64::from(map) * u64::from(p.map.q_blocks) + u64::from(row);

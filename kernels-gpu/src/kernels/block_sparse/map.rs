@@ -1,4 +1,4 @@
-//! Block masks: what the map says, read from device memory.
+//! Block masks: the map's bytes, read from device memory.
 
 use crate::attention::divide;
 use crate::attention::mask::Band;
@@ -24,7 +24,7 @@ impl MapRow {
         }
     }
 
-    /// What it says of the block that this key lies in.
+    /// Its byte of the block of this key.
     ///
     /// # Safety
     /// The map is as [`BlockMap`] says; query and key are in their sequences.
@@ -81,7 +81,7 @@ impl Visible {
         spec::block_mask() && self.block != HIDDEN_BLOCK && self.block != PARTIAL_BLOCK
     }
 
-    /// Whether this one is; false also for keys behind the sequence's end.
+    /// Whether this one is; false also for keys beyond the sequence's end.
     #[inline(always)]
     pub(crate) fn keep(&self, q_idx: u32, k_idx: u32) -> bool {
         // The constant is asked for here: behind two ways ptxas would not know it.

@@ -1,5 +1,5 @@
 //! Which blocks of the scores a mask expression hides or shows as a whole: found on the device, where the values of the call are, before
-//! [`crate::kernels::block_sparse::list`] lists what is left.
+//! [`crate::kernels::block_sparse::list`] lists the visible blocks.
 //!
 //! The mask is a program of a few instructions ([`ferroflash_expression::MaskProgram`]), which this kernel interprets by interval arithmetic
 //! ([`ferroflash_expression::interval`]): a value is what is known of it on a block of 128 queries and 128 keys. A value that depends on the queries or on the
@@ -35,7 +35,7 @@ const WARPS: u32 = THREADS / 32;
 /// Bytes of bounds.
 const BOUNDS_BYTES: u32 = 16;
 
-/// What is done at a time: a part of the program on a box of the scores.
+/// A task: a part of the program on a box of the scores.
 #[derive(Clone, Copy)]
 struct Task {
     batch: u32,
@@ -61,7 +61,7 @@ enum Points {
     Neither,
 }
 
-/// The bounds that a block of threads finds, or a thread's block of the map; with the mask in the text, what pairs say of a warp's blocks.
+/// The bounds that a block of threads computes, or a thread's block of the map; with the mask in the text, a warp's blocks evaluated pair by pair.
 ///
 /// # Safety
 /// The launch is as [`config::mask_map`] says, with as many threads as its [`MaskMapPhase`] wants; the mask is in the text in
@@ -78,7 +78,7 @@ pub unsafe fn mask_map(p: &MaskMapParams, program: u64) {
     }
 }
 
-/// What intervals say.
+/// The result of intervals.
 ///
 /// # Safety
 /// As [`mask_map`].
@@ -213,7 +213,7 @@ impl Task {
     }
 }
 
-/// What is known of the value of a task's last instruction.
+/// Bounds of the value of a task's last instruction.
 ///
 /// # Safety
 /// As [`mask_map`].
@@ -234,7 +234,7 @@ unsafe fn evaluate(p: &MaskMapParams, program: u64, task: &Task) -> Bounds {
     value
 }
 
-/// Writes what all threads of the block have kept, joined.
+/// Writes the union of the bounds that all threads of the block have kept.
 ///
 /// # Safety
 /// As [`mask_map`]; all threads of the block come here.
@@ -265,7 +265,7 @@ unsafe fn write_bounds(p: &MaskMapParams, task: &Task) {
     }
 }
 
-/// What is known of the values of so many neighbouring lanes, a power of two.
+/// Bounds of the values of this many adjacent lanes, a power of two.
 ///
 /// # Safety
 /// All lanes of the warp come here.

@@ -1,6 +1,6 @@
 //! Weights that are dropped, as a warp's fragments hold them: see [`crate::attention::dropout`].
 //!
-//! Of two fragments beside each other, 16 columns, a lane has rows `r` and `r + 8`, and columns `2c`, `2c + 1`, `2c + 8` and `2c + 9`: half of a patch. The
+//! Of two adjacent fragments, 16 columns, a lane has rows `r` and `r + 8`, and columns `2c`, `2c + 1`, `2c + 8` and `2c + 9`: half of a patch. The
 //! lane four further on has the other half, if `r` is even. So the two take two patches together, those of neighbouring fragments: each calls
 //! the generator for one of them, and gives the other lane two of its four words.
 
@@ -45,7 +45,7 @@ fn swapped_if(mask: u32, a: [u32; 2], b: [u32; 2]) -> [[u32; 2]; 2] {
 pub(crate) struct Dropped<'a> {
     pub(crate) p: &'a DropoutParams,
     pub(crate) head: Head,
-    /// What its rows are.
+    /// Whether its rows are queries or keys.
     pub(crate) rows: ScoreRows,
     /// Its first row, a multiple of 16.
     pub(crate) first_row: u32,
@@ -116,7 +116,7 @@ impl Dropped<'_> {
         swapped_if(odd, own, given)
     }
 
-    /// What is dropped of two fragments beside each other: of each its upper and its lower pair.
+    /// The dropped weights of two adjacent fragments: of each its upper and its lower pair.
     #[inline(always)]
     fn masks(self, words: [u32; 2]) -> [[u32; 2]; 2] {
         let [even, odd] = words.map(|word| dropped(word, self.p.low, self.p.high));

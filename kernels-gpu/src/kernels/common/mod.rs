@@ -1,4 +1,4 @@
-//! What kernels of both passes have in common.
+//! Common parts of the kernels of both passes.
 
 pub mod stamps;
 

@@ -5,7 +5,7 @@ use crate::params::{Scale, ScoreParams};
 use crate::ptx::score;
 use crate::tile::register::Accumulator;
 
-/// The `m`-th row of fragments of S ← what the expression makes of it. The tile and the block have been begun.
+/// The `m`-th row of fragments of S ← its expression. The tile and the block have been begun.
 #[inline(always)]
 pub(crate) fn edit_fragments<S: Accumulator>(s: &mut S, m: usize) {
     const { assert!(S::N <= score::MOST_FRAGMENTS) };
@@ -14,7 +14,7 @@ pub(crate) fn edit_fragments<S: Accumulator>(s: &mut S, m: usize) {
     }
 }
 
-/// What an expression reads of a launch.
+/// The inputs of an expression from a launch.
 #[derive(Clone, Copy)]
 pub(crate) struct Given<'a> {
     params: &'a ScoreParams,
@@ -30,7 +30,7 @@ impl<'a> Given<'a> {
 }
 
 impl Given<'_> {
-    /// S ← what the expression makes of it. `tile` is that of the thread's first fragment, and `first_column` the column of its first score.
+    /// S ← the expression of S. `tile` is that of the thread's first fragment, and `first_column` the column of its first score.
     #[inline(always)]
     pub(crate) fn edit<S: Accumulator>(self, tile: ScoreTile, first_column: u32, s: &mut S) {
         for m in 0..S::M {

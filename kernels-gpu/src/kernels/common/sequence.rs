@@ -64,21 +64,21 @@ impl StatisticRows {
     }
 }
 
-/// A tile's sequence. Each question decides for itself whether sequences have lengths of their own, and reads the list's entry then: no register need
+/// A tile's sequence. Each question decides for itself whether sequences have different lengths, and reads the list's entry then: no register need
 /// hold what is asked for once.
 #[derive(Clone, Copy)]
 pub(crate) struct Sequence<'a, L> {
     pub(crate) shape: &'a Shape,
     pub(crate) list: &'a TileList,
     pub(crate) window: Window,
-    /// The tile's batch entry; without a meaning where sequences have lengths of their own.
+    /// The tile's batch entry; without a meaning where sequences have different lengths.
     pub(crate) batch_idx: u32,
     /// Reads the list's entry of the tile.
     pub(crate) listed: L,
 }
 
 impl<L: Fn() -> ListedTile> Sequence<'_, L> {
-    /// The list's entry of the tile, where sequences have lengths of their own.
+    /// The list's entry of the tile, where sequences have different lengths.
     #[inline(always)]
     fn tile(&self) -> Option<ListedTile> {
         spec::lengths().then(|| (self.listed)())

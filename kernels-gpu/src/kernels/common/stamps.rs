@@ -25,14 +25,14 @@ pub struct Profiled<T>(PhantomData<T>);
 #[derive(Clone, Copy)]
 pub(crate) struct Record {
     address: u64,
-    /// What the record says of the tile.
+    /// The record's values for the tile.
     head: u32,
     tile: u32,
     writes: bool,
 }
 
 impl Record {
-    /// That of a head's tile, of so many tiles of each head; the record of the first head's first tile lies at `stamps`.
+    /// The record of a head's tile, with this many tiles of each head; the record of the first head's first tile is at `stamps`.
     #[inline(always)]
     pub(crate) fn new(stamps: u64, tiles: u32, head: u32, tile: u32, writes: bool) -> Record {
         let place = u64::from(head) * u64::from(tiles) + u64::from(tile);

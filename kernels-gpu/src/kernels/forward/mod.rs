@@ -52,7 +52,7 @@ pub(in crate::kernels) fn add_sinks<O: Accumulator>(
     all
 }
 
-/// What a vector of query heads, sinks, say, has for one of them, where heads of all batch entries are counted together.
+/// The element of a vector of query heads, such as sinks, for one head, if heads of all batch entries are counted together.
 ///
 /// # Safety
 /// The vector has one for each of the `heads_q` heads of a batch entry.

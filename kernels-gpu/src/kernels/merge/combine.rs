@@ -1,4 +1,4 @@
-//! Merges what the splits of a sequence's keys have found, where the tiles themselves have not: see [`crate::attention::split_kv`]. The
+//! Merges the results of the splits of a sequence's keys, if the tiles themselves have not: see [`crate::attention::split_kv`]. The
 //! arithmetic stands in `partial.rs`.
 //!
 //! A warp takes one row of one head.

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! That is one step of ring attention (Liu et al. 2023), or two levels of a cascade of caches. The kernel does little but read and
-//! write memory. A lane takes 16 bytes of a row, and its neighbours the bytes beside them. A block takes consecutive rows of lse.
+//! write memory. A lane takes 16 bytes of a row, and its neighbours the adjacent bytes. A block takes consecutive rows of lse.
 //!
 //! Three rules hold for every row:
 //!
@@ -61,7 +61,7 @@ pub unsafe fn merge<E: Products>(p: &MergeParams) {
     }
 }
 
-/// What the two parts weigh in a row, and the L of both.
+/// The weights of the two parts in a row, and the merged L.
 struct Merged {
     weights: [f32; 2],
     lse: f32,

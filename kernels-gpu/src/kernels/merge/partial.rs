@@ -1,4 +1,4 @@
-//! The arithmetic of results over parts of the keys: what a part weighs, and the L of all parts.
+//! The arithmetic of results over parts of the keys: the weight of a part, and the L of all parts.
 //!
 //! A part is known by its O and its L, the logarithm of its sum of exponentials. With m the largest L of the parts, a part weighs
 //! exp(L − m), and all of them together have L = m + log Σ exp(L − m) (Flash-Decoding, Dao et al. 2023).
@@ -10,7 +10,7 @@ use crate::ptx::math::{ex2_approx, fma, lg2_approx, max, rcp_approx};
 use crate::ptx::{global, shuffle, spec, special};
 use crate::tile::element::Element;
 
-/// exp(L − m). What saw no key weighs nothing, also where no part saw any.
+/// exp(L − m). A part that saw no key has weight 0, also if no part saw any.
 #[inline(always)]
 pub(crate) fn weight(lse: f32, most: f32) -> f32 {
     if lse == f32::NEG_INFINITY {
@@ -46,7 +46,7 @@ pub(crate) fn lse_log2(lse: f32) -> f32 {
     }
 }
 
-/// L of a row with a sink, a term exp(sink) in the sum of exponentials, and what its O is to be multiplied by: as if merged with a part
+/// L of a row with a sink, a term exp(sink) in the sum of exponentials, and the factor of its O: as if merged with a part
 /// whose O is 0 and whose L is the sink. A sink of −∞ changes nothing.
 #[inline(always)]
 pub(crate) fn with_sink(lse: f32, sink: f32) -> (f32, f32) {
@@ -66,13 +66,13 @@ pub(crate) unsafe fn sink_of(sinks: u64, head_idx: u32) -> f32 {
     unsafe { global::ld_global_f32(sinks + u64::from(head_idx) * 4) }
 }
 
-/// Columns of a lane, side by side, in each piece of a row.
+/// Contiguous columns of a lane in each piece of a row.
 const LANE_COLUMNS: u32 = 4;
 
-/// Columns of a piece: what a warp reads at once.
+/// Columns of a piece, which a warp reads at once.
 pub(crate) const PIECE: u32 = 32 * LANE_COLUMNS;
 
-/// What a lane has of a row: some columns in each piece.
+/// A lane's part of a row: some columns in each piece.
 type LaneColumns<const PIECES: usize> = [[f32; LANE_COLUMNS as usize]; PIECES];
 
 /// Where the results of a row's splits lie.

@@ -1,3 +1,3 @@
-//! Algorithms as their papers have them, beside the kernels that are fast today.
+//! Algorithms as in their papers, for comparison with the fast kernels of today.
 
 pub mod flash1;

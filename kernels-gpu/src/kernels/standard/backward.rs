@@ -115,7 +115,7 @@ unsafe fn times_derivatives<E: Element>(
     }
 }
 
-/// What two rows have; `other` for one that the sequence does not have.
+/// The values of two rows; `other` for a row that the sequence does not have.
 #[inline(always)]
 pub(in crate::kernels) fn of_rows(
     sequence: &Sequence,

@@ -1,4 +1,4 @@
-//! Attention by its definition: the scores and the weights lie in global memory. The baseline that FlashAttention
+//! Attention by its definition: the scores and the weights are in global memory. The baseline that FlashAttention
 //! replaces, and the way to get the weights.
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //! dL is the gradient of L, where there is one. Each formula is one kernel for any head_dim that is a multiple of 8, and
 //! any mask, block masks included. Six of them are one tiled [`product`] with other operands; three go through [`rows`].
 //!
-//! Grids cover the longest sequences that there may be. Where sequences have lengths of their own, blocks behind a sequence's end
+//! Grids cover the longest sequences that there may be. If sequences have different lengths, blocks beyond a sequence's end
 //! do nothing but clear its weights: see [`sequence`].
 
 pub mod forward;

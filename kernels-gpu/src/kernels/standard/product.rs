@@ -1,4 +1,4 @@
-//! The one matrix product behind six kernels: a block computes 128 × 128 of `C = Σ A · B`, summed over the product's
+//! The matrix product of six kernels: a block computes 128 × 128 of `C = Σ A · B`, summed over the product's
 //! inner dimension (the *depth*) and over the heads of a group.
 //!
 //! ```text
@@ -7,7 +7,7 @@
 //!     C ← C + A B                                              eight warps, 64 × 32 of C each
 //! ```
 //!
-//! Operands need not fill their tiles: what lies behind a matrix's rows or columns is 0.
+//! Operands need not fill their tiles: elements beyond a matrix's rows or columns are 0.
 
 use crate::attention::divide;
 use crate::config::{self, HALF_BYTES};
@@ -36,7 +36,7 @@ const OPERAND_BYTES: u32 = BLOCK * DEPTH_BYTES;
 
 /// Rows of the result of a warp; two warps below each other.
 const WARP_ROWS: u32 = 64;
-/// Columns of the result of a warp; four warps beside each other.
+/// Columns of a warp's part of the result; four warps are next to each other.
 const WARP_COLS: u32 = 32;
 
 const _: () = assert!(config::product().block_k == BLOCK);
@@ -47,7 +47,7 @@ const _: () = assert!(BLOCK * BLOCK * 2 <= config::product().shared_bytes);
 /// A warp's part of the result.
 pub type Product = RegisterTile<{ WARP_ROWS as usize / 16 }, { WARP_COLS as usize / 8 }>;
 
-/// What a stage holds of the depth.
+/// A stage's part of the depth.
 const fn depth_of_stage<E: Products>() -> u32 {
     DEPTH_BYTES / E::BYTES
 }
@@ -233,7 +233,7 @@ impl Part {
     }
 }
 
-/// The place among heads and depth of what is copied next.
+/// The place among heads and depth of the next copy.
 struct Position {
     left: Operand,
     right: Operand,

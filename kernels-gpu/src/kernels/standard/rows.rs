@@ -1,4 +1,4 @@
-//! What happens row by row between the products: the softmax, Δ, and dS. One warp takes one row; a lane takes eight
+//! The row-wise steps between the products: the softmax, Δ, and dS. One warp takes one row; a lane takes eight
 //! columns at a time.
 
 use core::f32::consts::{LN_2, LOG2_E};
@@ -40,7 +40,7 @@ struct Row {
 }
 
 impl Row {
-    /// This warp's; `None` behind the last row that there may be.
+    /// This warp's row; `None` beyond the last possible row.
     #[inline(always)]
     unsafe fn of_warp(p: &StandardParams) -> Option<Self> {
         let shape = &p.shape;
@@ -64,14 +64,14 @@ impl Row {
         })
     }
 
-    /// As [`Row::of_warp`]; `None` behind the sequence's end too.
+    /// As [`Row::of_warp`]; `None` also beyond the sequence's end.
     #[inline(always)]
     unsafe fn of_sequence(p: &StandardParams) -> Option<Self> {
         // SAFETY: the kernel's contract.
         unsafe { Row::of_warp(p) }.filter(|row| !row.is_outside())
     }
 
-    /// Whether it lies behind the sequence's end.
+    /// Whether it is beyond the sequence's end.
     #[inline(always)]
     fn is_outside(self) -> bool {
         spec::lengths() && self.q_idx >= self.sequence.seqlen_q()
@@ -104,7 +104,7 @@ impl Row {
 }
 
 /// P = exp(S − L) with L = log Σ exp S, where the sum has exp(sink), too, if heads have sinks; some are dropped, if the kernel drops weights; a row that sees no key has P = 0 and
-/// L = −∞, or its sink. Behind a sequence's last row, and its last key,
+/// L = −∞, or its sink. Beyond a sequence's last row, and its last key,
 /// P = 0.
 ///
 /// # Safety
@@ -210,7 +210,7 @@ fn drop_weights(
     }
 }
 
-/// A row's weights ← 0 from this column on, where sequences have lengths of their own.
+/// A row's weights ← 0 from this column on, where sequences have different lengths.
 #[inline(always)]
 unsafe fn clear_weights(p: &StandardParams, weights: u64, first: u64) {
     if !spec::lengths() {

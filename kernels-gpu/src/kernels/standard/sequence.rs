@@ -171,7 +171,7 @@ pub(in crate::kernels) fn value_in_workspace(
     row_of_head(base, head, u64::from(p.shape.seqlen_q), row)
 }
 
-/// Rows of one head of a tensor of so many columns of `E`.
+/// Rows of one head of a tensor of this many columns of `E`.
 #[inline(always)]
 fn matrix<E: Products>(
     tensor: &TensorView,

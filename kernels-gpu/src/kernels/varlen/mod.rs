@@ -23,7 +23,7 @@ pub(crate) unsafe fn entry(vector: u64, idx: u32, otherwise: i32) -> i32 {
     unsafe { global::ld_global_u32(vector + u64::from(idx) * 4) as i32 }
 }
 
-/// What the caller has said of a sequence's rows on one side.
+/// The caller's lengths of a sequence on one side.
 #[inline(always)]
 unsafe fn given(cu_seqlens: u64, seqused: u64, leftpad: u64, rows: u32, idx: u32) -> Given {
     // SAFETY: the caller's contract.
@@ -51,7 +51,7 @@ pub(crate) unsafe fn packed_rows(cu_seqlens: u64, rows: u32, idx: u32) -> Rows {
 /// A sequence's rows of q.
 ///
 /// # Safety
-/// The sequence exists, and with it its entries of what `lengths` points at.
+/// The sequence exists, and with it its entries in `lengths`.
 #[inline(always)]
 pub(crate) unsafe fn rows_q(lengths: &Lengths, shape: &Shape, idx: u32) -> Rows {
     let Lengths {
@@ -103,7 +103,7 @@ pub(crate) unsafe fn n_listed(list: u64) -> u32 {
 /// Keys of a split, where keys are divided: the list says, if there is one.
 ///
 /// # Safety
-/// Where sequences have lengths of their own, their list has been made.
+/// If sequences have different lengths, their list has been made.
 #[inline(always)]
 pub(crate) unsafe fn split_keys(split: &SplitKv, list: &TileList) -> u32 {
     if spec::lengths() && list.tiles != 0 {
@@ -155,7 +155,7 @@ pub(crate) unsafe fn listed(list: u64, idx: u32) -> ListedTile {
 /// Writes an entry of a list to shared memory.
 ///
 /// # Safety
-/// [`ListedTile::N_BYTES`] lie in the block's shared memory from `at` on, 16-byte aligned; no other thread uses them now.
+/// [`ListedTile::N_BYTES`] are in the block's shared memory from `at` on, 16-byte aligned; no other thread uses them now.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub(crate) unsafe fn write_listed_shared(at: u32, tile: ListedTile) {
@@ -189,7 +189,7 @@ pub(crate) fn band_to_end(window: Window) -> Band {
 }
 
 impl TileList {
-    /// The order of the tiles: where sequences have lengths of their own, the list says how many there are.
+    /// The order of the tiles: where sequences have different lengths, the list says how many there are.
     ///
     /// # Safety
     /// There it has been made.
@@ -205,7 +205,7 @@ impl TileList {
         }
     }
 
-    /// The `idx`-th tile of the forward pass, and what the list says of it. It has the longest tiles first; else `work` says how they grow.
+    /// The `idx`-th tile of the forward pass, and the list's entry of it. It has the longest tiles first; else `work` says how they grow.
     ///
     /// # Safety
     /// As [`TileList::schedule`]; there are so many tiles.

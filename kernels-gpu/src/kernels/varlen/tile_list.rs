@@ -6,7 +6,7 @@
 //!   backward pass the query blocks in the sequences' order;
 //! - the others make tensor maps for each sequence, and clear results of rows that no sequence has.
 //!
-//! A sequence's own tensor maps fence it: what lies behind its last row is read as 0 and never written, whoever's it is. The
+//! A sequence's own tensor maps fence it: elements beyond its last row are read as 0 and never written, whichever sequence they belong to. The
 //! other kernels then need no test for it.
 //!
 //! Lengths are data of the caller's. Each sequence's are cut to what the tensors have (`attention/lengths.rs`). Where packed sequences do not

@@ -8,7 +8,7 @@ use crate::emu::global;
 /// PTX 1.0, sm_10.
 ///
 /// # Safety
-/// The address lies in global memory, and was written before.
+/// The address is in global memory, and was written before.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn ld_global_u8(addr: u64) -> u8 {

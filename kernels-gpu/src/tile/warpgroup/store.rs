@@ -31,7 +31,7 @@ pub unsafe fn store<E: Element, C: Accumulator>(tile: BoxedTile, first_row: u32,
 /// Writes a warp's 16 rows of packed accumulators to rows `first_row ..` of a tile, two fragments at a time.
 ///
 /// # Safety
-/// Warp-collective; nobody else touches these rows.
+/// Warp-collective; nothing else touches these rows.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn store_matrices<C: Accumulator>(tile: BoxedTile, first_row: u32, packed: &C::Packed) {
@@ -54,7 +54,7 @@ pub unsafe fn store_matrices<C: Accumulator>(tile: BoxedTile, first_row: u32, pa
 /// rows from the first one on, two fragments at a time.
 ///
 /// # Safety
-/// Warp-collective; nobody else touches these columns.
+/// Warp-collective; nothing else touches these columns.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
 pub unsafe fn store_matrices_transposed<C: Accumulator>(
@@ -96,7 +96,7 @@ pub unsafe fn store_rows<E: Element, C: Accumulator>(
 }
 
 /// The same to rows that lie anywhere: `place` says of a row, from 0 on, where a chunk of 16 bytes lies, and whether there is such a row. A
-/// row has so many chunks.
+/// row has this many chunks.
 ///
 /// A lane holds pairs of every fragment; the four lanes that share a row exchange them, so that each writes whole chunks, of every
 /// fourth fragment.

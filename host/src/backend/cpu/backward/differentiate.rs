@@ -7,7 +7,7 @@ use crate::backend::cpu::exp2::exp2;
 use crate::backend::cpu::machine::Machine;
 use crate::backend::cpu::softmax::scale_log2;
 
-/// What the probabilities and their gradient are computed from, beside S and dP.
+/// The inputs of the probabilities and their gradient, in addition to S and dP.
 #[derive(Clone, Copy)]
 pub(super) enum Statistics<'a> {
     /// Rows of attention are in the lanes.

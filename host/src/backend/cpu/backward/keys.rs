@@ -65,7 +65,7 @@ fn panels_per_task(machine: Machine, sizes: &Sizes, n_sequences: usize) -> usize
     Sizes::panels_per_task(n_sequences * sizes.heads_k * per_group, MAX_PANELS)
 }
 
-/// Bytes that one thread works in.
+/// Bytes of one thread's working memory.
 pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes, n_sequences: usize) -> u64 {
     let (depth, depth_v) = (sizes.head_dim, sizes.head_dim_v);
     let lanes = machine.wide_lanes();
@@ -83,7 +83,7 @@ pub(super) fn make_workspace(machine: Machine, sizes: &Sizes, n_sequences: usize
     Workspace::new(machine, sizes, n_panels, None);
 }
 
-/// What one thread works in.
+/// One thread's working memory.
 struct Workspace<'e> {
     machine: Machine,
     editor: Option<Editor<'e>>,
@@ -218,10 +218,10 @@ impl<'e> Workspace<'e> {
     }
 }
 
-/// Some rows of a block that a panel meets.
+/// Some rows of a block that a panel visits.
 struct Step<'a> {
     at: Location<'a>,
-    /// What the block mask says of them and the panel's keys.
+    /// The block mask for them and the panel's keys.
     kind: blocks::Block,
     rows: Range<usize>,
     statistics: Statistics<'a>,

@@ -1,8 +1,8 @@
 //! Algorithm 2 of FlashAttention-2, in two passes: dQ with queries in the lanes, dK and dV with keys in the lanes.
 //!
-//! Each pass computes S and dP again (7 products instead of 5), and in return every task owns what it adds up: nothing
-//! is shared between threads or added in an order that they decide, and one head alone keeps all cores busy. As in the
-//! forward pass, what a row or a key computes does not depend on the panel or the task it falls into.
+//! Each pass computes S and dP again (7 products instead of 5), and in return every task owns its sums: nothing is shared between threads or added
+//! in an order that depends on them, and a single head keeps all cores busy. As in the forward pass, the results of a row or a key do not depend on
+//! its panel or task.
 
 mod differentiate;
 mod keys;
@@ -45,7 +45,7 @@ pub(super) struct Inputs<'a, T> {
     pub(super) sinks: Option<&'a [f32]>,
 }
 
-/// S and dP of one panel and what it meets in one step.
+/// S and dP of one panel and its rows in one step.
 struct Scores {
     s: Panel,
     d_p: Panel,
@@ -68,24 +68,24 @@ impl Scores {
     }
 }
 
-/// Where the results go: rows in the order (batch entry, group, row).
+/// The outputs: rows in the order (batch entry, group, row).
 pub(super) struct Outputs<'q, 'k, 'v, 'o, T> {
     pub(super) d_q: &'o mut [&'q mut [T]],
     pub(super) d_k: &'o mut [&'k mut [T]],
     pub(super) d_v: &'o mut [&'v mut [T]],
-    /// Of each head of q, if they are wanted.
+    /// Gradients of sinks of each head of q, if they are wanted.
     pub(super) d_sinks: Option<&'o mut [f32]>,
-    /// Of tensors that the score reads, those that are wanted.
+    /// The wanted gradients of tensors that the score reads.
     pub(super) d_tensors: Vec<TensorGradient<'o>>,
 }
 
-/// Bytes that one thread works in, in the pass that takes more.
+/// Bytes of one thread's working memory, in the pass that takes more.
 pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes, n_sequences: usize) -> u64 {
     let of_queries = queries::bytes_per_thread(machine, sizes, n_sequences);
     of_queries.max(keys::bytes_per_thread(machine, sizes, n_sequences))
 }
 
-/// What both passes know of each row of q, in the order (batch entry, group, row).
+/// The statistics of each row of q for both passes, in the order (batch entry, group, row).
 struct RowStatistics {
     /// Their order.
     rows: Rows,
@@ -96,12 +96,12 @@ struct RowStatistics {
 }
 
 impl RowStatistics {
-    /// Which row is the first of this sequence and head.
+    /// The index of the first row of this sequence and head.
     fn first(&self, at: Location) -> usize {
         self.rows.first(at.sequence.q, at.head_k)
     }
 
-    /// Of some rows of one group, which are the rows of a panel.
+    /// The statistics of some rows of one group, which are the rows of a panel.
     fn of(&self, at: Location, rows: Range<usize>) -> Statistics<'_> {
         let first = self.first(at);
         let rows = first + rows.start..first + rows.end;
@@ -148,9 +148,9 @@ fn to_base_2(mut lse: Vec<f32>) -> Vec<f32> {
     lse
 }
 
-/// Δ of every row. That of a row which belongs to no sequence means nothing: nobody reads it.
+/// Δ of every row. It is undefined, and not read, for a row outside every sequence.
 fn delta<T: Element>(sequences: &Sequences, inputs: &Inputs<T>, lse_log2: &[f32]) -> Vec<f32> {
-    /// Partial sums per row, in a fixed order whatever the machine.
+    /// Partial sums per row, in a fixed order on any machine.
     const WAYS: usize = 16;
     /// Rows of a task.
     const ROWS: usize = 256;

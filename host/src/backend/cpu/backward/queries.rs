@@ -53,12 +53,12 @@ fn panels_per_task(machine: Machine, sizes: &Sizes, n_sequences: usize) -> usize
     Sizes::panels_per_task(n_sequences * sizes.heads_k * per_group, MAX_PANELS)
 }
 
-/// Bytes that one thread works in.
+/// Bytes of one thread's working memory.
 pub(super) fn bytes_per_thread(machine: Machine, sizes: &Sizes, n_sequences: usize) -> u64 {
     bytes_of_panels(machine, sizes, panels_per_task(machine, sizes, n_sequences))
 }
 
-/// The same with so many panels.
+/// The same with this many panels.
 pub(super) fn bytes_of_panels(machine: Machine, sizes: &Sizes, n_panels: usize) -> u64 {
     let (depth, depth_v) = (sizes.head_dim, sizes.head_dim_v);
     let lanes = machine.wide_lanes();
@@ -78,7 +78,7 @@ pub(super) fn make_workspace(machine: Machine, sizes: &Sizes, n_sequences: usize
     Workspace::new(machine, sizes, n_panels, None);
 }
 
-/// What one thread works in.
+/// One thread's working memory.
 pub(super) struct Workspace<'e> {
     machine: Machine,
     editor: Option<Editor<'e>>,
@@ -173,7 +173,7 @@ impl<'e> Workspace<'e> {
         });
     }
 
-    /// Calls `f` with each panel and run of keys that it sees, which are rows 0.. of the tile, when their P and dS are there.
+    /// Calls `f` with each panel and run of keys that it sees, which are rows 0.. of the tile, when their P and dS are ready.
     fn each_step<T: Element>(
         &mut self,
         inputs: &Inputs<T>,

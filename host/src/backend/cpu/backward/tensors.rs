@@ -1,4 +1,4 @@
-//! Gradients of tensors that a score reads at its own place: `dT = Σ P ∘ (dP − Δ) ∘ ∂f/∂t` over the batch entries and heads that read an
+//! Gradients of tensors that a score reads at its own position: `dT = Σ P ∘ (dP − Δ) ∘ ∂f/∂t` over the batch entries and heads that read an
 //! element. A task is a run of queries, and goes through the keys, of one head or of all that share the tensor's.
 
 use std::ops::Range;
@@ -17,24 +17,24 @@ use crate::dtype::Element;
 /// Queries of a task.
 const QUERIES: usize = 16;
 
-/// A gradient that is wanted: contiguous, with a dimension for each that the score's read has.
+/// A wanted gradient: contiguous, with a dimension for each of the score's read.
 pub(in crate::backend::cpu) struct TensorGradient<'a> {
-    /// The tensor's place among those of the expressions.
+    /// The tensor's index among those of the expressions.
     pub(in crate::backend::cpu) place: usize,
     pub(in crate::backend::cpu) read: ReadDims,
-    /// How many elements each dimension has.
+    /// The extent of each dimension.
     pub(in crate::backend::cpu) extents: Vec<usize>,
     pub(in crate::backend::cpu) elements: Elements<'a>,
 }
 
-/// Where it goes.
+/// Its output.
 pub(in crate::backend::cpu) enum Elements<'a> {
     F32(&'a mut [f32]),
     F16(&'a mut [f16]),
     Bf16(&'a mut [bf16]),
 }
 
-/// A run of queries of a batch entry of the gradient, and of one KV head or, where the tensor does not tell heads apart, of all.
+/// A run of queries of a batch entry of the gradient, and of one KV head or, if the tensor has no dimension of heads, of all.
 struct Task {
     batch: usize,
     group: usize,
@@ -167,7 +167,7 @@ fn n_panels(machine: Machine, sizes: &Sizes) -> usize {
         .clamp(1, super::MAX_PANELS)
 }
 
-/// Bytes that one thread works in, its sums included.
+/// Bytes of one thread's working memory, including its sums.
 pub(in crate::backend::cpu) fn bytes_per_thread(machine: Machine, sizes: &Sizes) -> u64 {
     let sizes = sizes.with_derivative();
     let sums = QUERIES * sizes.group_size * sizes.seqlen_k * size_of::<f32>();

@@ -1,4 +1,4 @@
-//! Bounds of whole numbers. Where arithmetic may wrap around, nothing is known.
+//! Bounds of integers. If arithmetic may wrap around, nothing is known.
 
 use super::{Binary, Bounds, Type, Unary};
 
@@ -28,7 +28,7 @@ fn at_corners(a: Range, b: Range, f: impl Fn(i64, i64) -> i64) -> (i64, i64) {
     (w.min(x).min(y.min(z)), w.max(x).max(y.max(z)))
 }
 
-/// Of numbers, towards zero.
+/// From numbers, towards zero.
 #[inline(always)]
 pub fn from_nums(lo: f32, hi: f32, nan: bool) -> Bounds {
     let (lo, hi) = (lo as i32, hi as i32);
@@ -38,7 +38,7 @@ pub fn from_nums(lo: f32, hi: f32, nan: bool) -> Bounds {
     }
 }
 
-/// Of a function of one value.
+/// Bounds of a function of one value.
 #[inline(always)]
 pub fn unary(op: Unary, (lo, hi): Range) -> Bounds {
     let (lo, hi) = (i64::from(lo), i64::from(hi));
@@ -52,7 +52,7 @@ pub fn unary(op: Unary, (lo, hi): Range) -> Bounds {
     }
 }
 
-/// Of a function of two values.
+/// Bounds of a function of two values.
 #[inline(always)]
 pub fn binary(op: Binary, a: Range, b: Range) -> Bounds {
     match op {
@@ -68,7 +68,7 @@ pub fn binary(op: Binary, a: Range, b: Range) -> Bounds {
     }
 }
 
-/// `a / b` of whole numbers that an `i32` holds, and 0 where `b` is 0.
+/// `a / b` of integers within `i32`, and 0 if `b` is 0.
 #[inline(always)]
 fn divided(a: i64, b: i64) -> i64 {
     // 64 bits only where 32 do not hold it.
@@ -118,7 +118,7 @@ fn rest(a: Range, b: Range) -> Bounds {
     bounds((-limit((-a_lo).max(0)), limit(a_hi.max(0))))
 }
 
-/// Bits that all values of a range have alike: those that are 0, and those that are 1.
+/// Bits that are equal in all values of a range: those that are 0, and those that are 1.
 #[inline(always)]
 fn known_bits((lo, hi): Range) -> (u32, u32) {
     let differing = (lo ^ hi) as u32;

@@ -1,10 +1,9 @@
-//! Interval arithmetic: bounds on what an expression's nodes are worth at all places of a box, such as a block of scores. The host and the
-//! device have these rules alike.
+//! Interval arithmetic: bounds of an expression's nodes at all places of a box, such as a block of scores. The host and the device share these rules.
 //!
 //! The bounds hold for evaluation in f32 and in f64 and for what a GPU computes: each function's bounds are moved outwards to the next `f32`,
 //! and numbers too small for a normal `f32` may be 0. Operands are taken as independent of each other. That is exact for differences of `q`
-//! and `k`, which are independent in a box. Of division of numbers, roots, powers, logarithms and their like nothing is known here: the host
-//! has rules for them beside these.
+//! and `k`, which are independent in a box. Division of numbers, roots, powers, logarithms and the like have no bounds here: the host has additional
+//! rules for them.
 
 mod ints;
 pub(crate) mod nums;
@@ -12,7 +11,7 @@ mod ops;
 
 pub use ops::{Binary, Compare, Index, Precision, Type, Unary};
 
-/// What is known of a truth value.
+/// The state of knowledge of a boolean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Truth {
     /// It is true.
@@ -23,10 +22,10 @@ pub enum Truth {
     Unknown,
 }
 
-/// What is known of a value.
+/// Bounds of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bounds {
-    /// A number: at least `lo` and at most `hi`, or NaN where that is possible.
+    /// A number: at least `lo` and at most `hi`, or NaN if that is possible.
     Num {
         /// The least.
         lo: f32,
@@ -35,19 +34,19 @@ pub enum Bounds {
         /// Whether it may be NaN.
         nan: bool,
     },
-    /// A whole number: at least `lo` and at most `hi`.
+    /// An integer: at least `lo` and at most `hi`.
     Int {
         /// The least.
         lo: i32,
         /// The greatest.
         hi: i32,
     },
-    /// A truth value.
+    /// A boolean.
     Cond(Truth),
 }
 
 impl Truth {
-    /// What is known of a truth value that is known.
+    /// A known boolean.
     #[inline(always)]
     pub const fn of(truth: bool) -> Truth {
         if truth { Truth::True } else { Truth::False }
@@ -84,7 +83,7 @@ impl Truth {
 }
 
 impl Bounds {
-    /// Nothing is known.
+    /// An unknown value.
     #[inline(always)]
     pub const fn all(ty: Type) -> Bounds {
         match ty {
@@ -101,7 +100,7 @@ impl Bounds {
         }
     }
 
-    /// A number that is known.
+    /// A known number.
     #[inline(always)]
     pub const fn num(x: f32) -> Bounds {
         if x.is_nan() {
@@ -114,13 +113,13 @@ impl Bounds {
         }
     }
 
-    /// A whole number that is known.
+    /// A known integer.
     #[inline(always)]
     pub const fn int(x: i32) -> Bounds {
         Bounds::Int { lo: x, hi: x }
     }
 
-    /// What is known of a value that is one or the other.
+    /// Bounds of a value that is one or the other.
     #[inline(always)]
     pub fn union(self, other: Bounds) -> Bounds {
         match (self, other) {
@@ -145,7 +144,7 @@ impl Bounds {
         }
     }
 
-    /// What is known of it as a truth value.
+    /// Its bounds as a boolean.
     #[inline(always)]
     pub fn truth(self) -> Truth {
         match self {
@@ -154,7 +153,7 @@ impl Bounds {
         }
     }
 
-    /// The least and the greatest of it as a whole number.
+    /// Its bounds as an integer.
     #[inline(always)]
     pub fn range(self) -> (i32, i32) {
         match self {
@@ -163,7 +162,7 @@ impl Bounds {
         }
     }
 
-    /// What is known of a function of the value.
+    /// Bounds of a function of the value.
     #[inline(always)]
     pub fn unary(self, op: Unary) -> Bounds {
         match (op, self) {
@@ -175,7 +174,7 @@ impl Bounds {
         }
     }
 
-    /// What is known of a function of this value and another one.
+    /// Bounds of a function of this value and another one.
     #[inline(always)]
     pub fn binary(self, op: Binary, other: Bounds) -> Bounds {
         match self {
@@ -206,7 +205,7 @@ impl Bounds {
         })
     }
 
-    /// What is known of the one value where this is true, and the other one where it is not.
+    /// Bounds of one value where this is true, and of the other where it is not.
     #[inline(always)]
     pub fn select(self, a: Bounds, b: Bounds) -> Bounds {
         match self.truth() {

@@ -2,7 +2,7 @@
 
 use super::{Binary, Bounds, Type, Unary};
 
-/// What is known of a number.
+/// Bounds of a number.
 #[derive(Clone, Copy, Debug)]
 pub struct Range {
     /// The least.
@@ -14,7 +14,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// What is known of a value, everything if it is no number.
+    /// The bounds of a value; unbounded if it is not a number.
     #[inline(always)]
     pub fn of(bounds: Bounds) -> Range {
         match bounds {
@@ -34,13 +34,13 @@ impl Range {
         Bounds::Num { lo, hi, nan }
     }
 
-    /// Whether a number lies in it.
+    /// Whether it contains a number.
     #[inline(always)]
     pub fn has(self, x: f32) -> bool {
         self.lo <= x && x <= self.hi
     }
 
-    /// Whether an infinite number lies in it.
+    /// Whether it contains an infinite number.
     #[inline(always)]
     pub fn has_infinity(self) -> bool {
         self.lo == f32::NEG_INFINITY || self.hi == f32::INFINITY
@@ -61,7 +61,7 @@ pub fn outward(lo: f64, hi: f64, nan: bool) -> Bounds {
     Range { lo, hi, nan }.bounds()
 }
 
-/// The bounds where numbers that are not normal may be 0.
+/// The bounds if subnormal numbers may be 0.
 #[inline(always)]
 pub fn flushed(bounds: Bounds) -> Bounds {
     let Bounds::Num { lo, hi, nan } = bounds else {
@@ -73,13 +73,13 @@ pub fn flushed(bounds: Bounds) -> Bounds {
     Range { lo, hi, nan }.bounds()
 }
 
-/// Of whole numbers.
+/// Bounds from integers.
 #[inline(always)]
 pub fn from_ints(lo: i32, hi: i32) -> Bounds {
     outward(f64::from(lo), f64::from(hi), false)
 }
 
-/// Of a function of one value; nothing of those that are not exact.
+/// Bounds of a function of one value; none for those that are not exact.
 #[inline(always)]
 pub fn unary(op: Unary, x: Range) -> Bounds {
     let Range { lo, hi, nan } = x;
@@ -105,7 +105,7 @@ pub fn unary(op: Unary, x: Range) -> Bounds {
     }
 }
 
-/// Of a function of two values; nothing of a quotient.
+/// Bounds of a function of two values; none for a quotient.
 #[inline(always)]
 pub fn binary(op: Binary, a: Range, b: Range) -> Bounds {
     match op {
@@ -159,7 +159,7 @@ fn product(a: Range, b: Range) -> Bounds {
     outward(lo, hi, nan)
 }
 
-/// Of the lesser or the greater of two numbers. Beside NaN it is the other.
+/// Bounds of the smaller or the greater of two numbers. With one NaN it is the other.
 #[inline(always)]
 fn extremum(op: Binary, a: Range, b: Range) -> Bounds {
     let is_least = matches!(op, Binary::Min);

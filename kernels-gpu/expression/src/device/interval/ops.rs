@@ -1,6 +1,6 @@
-//! What expressions are made of that bounds know of: where scores lie, the types of values, and the functions of them.
+//! The parts of expressions that bounds use: the positions of scores, the types of values, and their functions.
 
-/// Where a score lies. All count from 0 and are whole numbers.
+/// An index of a score's position. All count from 0 and are integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Index {
     /// The sequence.
@@ -19,21 +19,21 @@ pub enum Index {
     SeqlenK,
 }
 
-/// What a node's value is.
+/// The type of a node's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Type {
     /// A number.
     F32,
-    /// A whole number; arithmetic wraps around.
+    /// An integer; arithmetic wraps around.
     I32,
-    /// Whether.
+    /// A boolean.
     Bool,
 }
 
 /// How exact a function is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Precision {
-    /// What one instruction of the special function unit gives.
+    /// As exact as one instruction of the special-function unit.
     #[default]
     Fast,
     /// Within a few units of the last place.
@@ -43,15 +43,15 @@ pub enum Precision {
 /// A function of one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Unary {
-    /// −x, of numbers and whole numbers.
+    /// −x, for numbers and integers.
     Neg,
-    /// |x|, of numbers and whole numbers.
+    /// |x|, for numbers and integers.
     Abs,
-    /// Not, of truth values; of whole numbers bit by bit.
+    /// Not, for booleans; bitwise for integers.
     Not,
-    /// The number that a whole number is, rounded to the nearest.
+    /// The number of an integer, rounded to the nearest.
     ToF32,
-    /// The whole number towards zero; the nearest there is for one that is too large, 0 for NaN.
+    /// The integer towards zero; saturates, and is 0 for NaN.
     ToI32,
     /// 2ˣ.
     Exp2(Precision),
@@ -74,23 +74,23 @@ pub enum Binary {
     Sub,
     /// a · b.
     Mul,
-    /// a / b; of whole numbers towards zero, and 0 where b is 0.
+    /// a / b; for integers towards zero, and 0 if b is 0.
     Div,
-    /// The rest of that division, of whole numbers: its sign is a's; a where b is 0.
+    /// The remainder of that division, for integers: it has the sign of a; a if b is 0.
     Rem,
-    /// The lesser; of a number and NaN the number.
+    /// The smaller one; of a number and NaN, the number.
     Min,
-    /// The greater; of a number and NaN the number.
+    /// The greater one; of a number and NaN, the number.
     Max,
-    /// Of truth values; of whole numbers bit by bit.
+    /// For booleans; bitwise for integers.
     And,
-    /// Of truth values; of whole numbers bit by bit.
+    /// For booleans; bitwise for integers.
     Or,
-    /// Of truth values; of whole numbers bit by bit.
+    /// For booleans; bitwise for integers.
     Xor,
-    /// a · 2ᵇ of whole numbers, b modulo 32.
+    /// a · 2ᵇ for integers, b modulo 32.
     Shl,
-    /// ⌊a / 2ᵇ⌋ of whole numbers, b modulo 32: the sign is kept.
+    /// ⌊a / 2ᵇ⌋ for integers, b modulo 32: the sign is kept.
     Shr,
 }
 

@@ -1,5 +1,4 @@
-//! What one tile of keys works with: where it lies in shared memory, its order of query blocks, and the copies of
-//! what each step reads.
+//! The state of one tile of keys: its layout in shared memory, its order of query blocks, and the copies for each step.
 
 use super::Tiles;
 use crate::attention::block_mask::SparseBlock;
@@ -25,14 +24,14 @@ pub struct Layout {
     /// Stage 0 of Q; the next stage follows.
     pub q: SharedTile,
     pub d_o: SharedTile,
-    /// P, then dS, of an even step, `[keys][queries]`; of an odd one behind it.
+    /// P, then dS, of an even step, `[keys][queries]`; of an odd one after it.
     pub d_s: SharedTile,
     /// Stage 0 of L and of Δ; stage 1 follows.
     pub lse: u32,
     pub delta: u32,
     /// The tile claimed by thread 0, for all.
     pub tile_slot: u32,
-    /// Where sequences have lengths of their own: the list's entry of the tile. Read where it is wanted: no register need hold it.
+    /// Where sequences have different lengths: the list's entry of the tile. Read where it is wanted: no register need hold it.
     listed: u32,
 }
 
@@ -70,7 +69,7 @@ impl Layout {
     /// Writes the list's entry of the tile.
     ///
     /// # Safety
-    /// Nobody reads the last tile's any more; a barrier follows.
+    /// Nothing reads the last tile's any more; a barrier follows.
     #[inline(always)]
     pub unsafe fn write_listed(self, listed: ListedTile) {
         // SAFETY: the caller's contract.
@@ -105,11 +104,11 @@ pub struct Step {
     pub head_idx: u32,
     /// Which query block.
     pub block: u32,
-    /// Under a block mask: what the list says of it.
+    /// Under a block mask: the list's entry of it.
     pub listed: SparseBlock,
 }
 
-/// What one tile of keys works with.
+/// The state of one tile of keys.
 pub struct Tile {
     pub keys: Rows,
     pub blocks: Blocks,
@@ -129,7 +128,7 @@ pub struct Tile {
 /// The sequence of a tile of this batch entry.
 ///
 /// # Safety
-/// Where sequences have lengths of their own, the list's entry lies in shared memory, with a barrier behind it, as long as the sequence is asked.
+/// If sequences have different lengths, the list's entry lies in shared memory, with a barrier behind it, as long as the sequence is asked.
 #[inline(always)]
 pub unsafe fn sequence_of(
     p: &BackwardParams,
@@ -223,7 +222,7 @@ pub fn step_at(p: &BackwardParams, t: &Tile, i: u32) -> Step {
 /// Begins the copy of Q of step `i`; gradient warps do.
 ///
 /// # Safety
-/// Nobody reads the stage that is filled.
+/// Nothing reads the stage that is filled.
 #[inline(always)]
 pub unsafe fn load_q<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
     let block_q = const { T::CONFIG.block_q };
@@ -240,7 +239,7 @@ pub unsafe fn load_q<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile, i: u32
 /// Begins the copies of dO, L and Δ of step `i`; score warps do.
 ///
 /// # Safety
-/// Nobody reads the stage that is filled.
+/// Nothing reads the stage that is filled.
 #[inline(always)]
 pub unsafe fn load_d_o<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile, i: u32) {
     let block_q = const { T::CONFIG.block_q };

@@ -20,9 +20,9 @@
 //! ```
 //!
 //! In the deterministic order a tile adds to a block of dQ after the tiles before it. Thread 0 polls the block's dQ semaphore
-//! before the barrier, and releases it after the next one, when all warps have added. Who waits for whom: [`schedule`].
+//! before the barrier, and releases it after the next one, when all warps have added. Which tiles wait for which: [`schedule`].
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | `key_tile` | a tile of keys: shared memory, its order of query blocks, copies |
 //! | `probabilities`, `score_mod`, `dropout` | P and dS; expressions of scores; which weights are dropped |
@@ -70,7 +70,8 @@ use crate::variants::TileShape;
 pub trait Tiles: Blocks {
     /// Their shape.
     const SHAPE: TileShape;
-    /// Whether a block of threads works on all tiles of a head, one after the other, so that nobody else adds to its dQ: see [`crate::kernels::papers::flash1`].
+    /// Whether a block of threads works on all tiles of a head, one after the other, so that no other block adds to its dQ: see
+    /// [`crate::kernels::papers::flash1`].
     const ALONE: bool = false;
     /// Warps of each of the two roles.
     const ROLE_WARPS: u32 = Self::CONFIG.threads / 64;
@@ -173,7 +174,7 @@ struct DqPart {
     col: u32,
 }
 
-/// The part of warp `warp`: parts lie side by side first, then below each other.
+/// The part of warp `warp`: parts are first next to each other, then below each other.
 #[inline(always)]
 fn dq_part<T: Tiles>(warp: u32) -> DqPart {
     let (rows, cols) = (
@@ -199,7 +200,7 @@ fn dq_address<T: Tiles>(accum: u64, block: u64, warp: u32, lane: u32) -> u64 {
 /// Bytes from one register of a lane to the next in the dQ accumulator.
 const REGISTER_STRIDE: u64 = 32 * 4;
 
-/// What the dQ accumulator holds from this address on: a warp's part of a block.
+/// The contents of the dQ accumulator from this address on: a warp's part of a block.
 ///
 /// # Safety
 /// It has been written, and is visible to this thread.
@@ -486,7 +487,7 @@ unsafe fn add_key_gradient<E: Products, T: Tiles>(
     unsafe { E::gemm_rs::<_, T::Scores>(d_k, d_s, E::right(q, 0), block_q) };
 }
 
-/// dQ of the last step; afterwards nobody reads shared memory.
+/// dQ of the last step; afterwards nothing reads shared memory.
 #[inline(always)]
 unsafe fn end_steps<E: Products, T: Tiles>(p: &BackwardParams, t: &Tile) {
     // SAFETY: as `backward`.

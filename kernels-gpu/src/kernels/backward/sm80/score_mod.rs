@@ -57,7 +57,7 @@ fn begin(p: &BackwardParams, place: &ScoresOfStep, m: usize) -> ScoreTile {
     tile
 }
 
-/// S ← what the expression makes of it.
+/// S ← the expression of S.
 ///
 /// # Safety
 /// As the score warp's step.

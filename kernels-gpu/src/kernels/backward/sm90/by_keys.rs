@@ -17,8 +17,8 @@
 //! wait for dV;  release dO_i
 //! ```
 //!
-//! Between the steps nothing is in flight, and the two consumers never meet: one's products run beside the other's
-//! exponentials. Of its own exponentials, too, `ptxas` moves most behind the beginning of dPᵀ.
+//! Between the steps nothing is in flight, and the two consumers never synchronise: one's products overlap the other's exponentials. `ptxas` also
+//! moves most of a consumer's own exponentials after the start of dPᵀ.
 //!
 //! At head_dim 128 registers do not hold Sᵀ beside dQ, or not much else: it is begun when dQ and dK have been waited for. In wide
 //! tiles, of 80 queries, dS lies in shared memory with its queries down, and dQᵀ = Kᵀ dSᵀ is multiplied, 64 columns by each
@@ -43,7 +43,7 @@ use crate::tile::warpgroup::{
     Pending, WARPGROUP_ROWS, WarpgroupTile, begin_gemm_rs, begin_gemm_ss,
 };
 
-/// What is kept from step to step.
+/// The state from step to step.
 struct Kept<T: Tiles> {
     d_k: T::KeyGradient,
     d_v: T::ValueGradient,
@@ -121,7 +121,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(c: &Consumer) {
     }
 }
 
-/// The `n`-th fragment across of what was packed.
+/// The `n`-th packed fragment across.
 #[inline(always)]
 fn unpacked<E: Element>(packed: &impl Packed, n: usize) -> [f32; 4] {
     let [[a, b], [c, d]] = packed.pairs(0, n).map(E::unpack);
@@ -186,7 +186,7 @@ impl Consumer<'_> {
         }
     }
 
-    /// A step's first half: Pᵀ, rounded, and in `s` as it was. Sᵀ is multiplied beside what is left of the steps before.
+    /// A step's first half: Pᵀ, rounded, and in `s` as it was. Sᵀ is multiplied together with the rest of the earlier steps.
     #[inline(always)]
     unsafe fn scores_beside<E: Element, T: Tiles, const NTH: u32>(
         &self,
@@ -232,7 +232,7 @@ impl Consumer<'_> {
         }
     }
 
-    /// The same where registers do not hold Sᵀ beside dQ: Sᵀ is multiplied behind it.
+    /// The same if registers do not hold both Sᵀ and dQ: Sᵀ is multiplied after dQ.
     #[inline(always)]
     unsafe fn scores_behind<E: Element, T: Tiles, const NTH: u32>(
         &self,

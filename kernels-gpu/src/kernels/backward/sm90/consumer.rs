@@ -1,4 +1,4 @@
-//! What consumers of both kinds do: masks, exponentials, dS, and sending gradients off.
+//! The common part of both kinds of consumers: masks, exponentials, dS, and sending off gradients.
 
 use super::Tiles;
 use super::layout::{Layout, SLOT};
@@ -33,12 +33,12 @@ pub(super) const THREADS: u32 = 128;
 /// Pᵀ or dSᵀ, packed.
 pub(super) type PackedScores<T> = <<T as Tiles>::Scores as Accumulator>::Packed;
 
-/// What does not change from tile to tile.
+/// State that does not change from tile to tile.
 pub(super) struct Consumer<'a> {
     pub(super) p: &'a BackwardParams,
     pub(super) maps: u64,
     pub(super) layout: Layout,
-    /// The mask. Where sequences have lengths of their own, of rows that are counted such that every sequence ends at [`END`].
+    /// The mask. If sequences have different lengths, of rows that are counted such that every sequence ends at [`END`].
     pub(super) band: Band,
     /// Which consumer.
     pub(super) idx: u32,
@@ -46,7 +46,7 @@ pub(super) struct Consumer<'a> {
     pub(super) leads: u32,
 }
 
-/// The 64 keys of a tile that a consumer has, in one register: the first one; [`RAGGED`] where some lie behind the sequence's end,
+/// The 64 keys of a tile that a consumer has, in one register: the first one; [`RAGGED`] where some lie beyond the sequence's end,
 /// [`VISIBLE`] where all lie in the prefix.
 #[derive(Clone, Copy)]
 pub(super) struct Keys(i32);
@@ -293,7 +293,7 @@ impl Consumer<'_> {
         }
     }
 
-    /// The thread has read Q and what came with it, as have the products.
+    /// The thread, and the products, have read Q and the data that came with it.
     #[inline(always)]
     pub(super) unsafe fn release_q(&self, at: Ring) {
         // SAFETY: every thread arrives for itself.
@@ -404,7 +404,7 @@ pub(super) struct Probabilities<T: Tiles> {
 }
 
 impl Layout {
-    /// Writes which (batch, query head) a stage is for, where an expression edits scores or weights are dropped; where sequences have lengths of their own, which
+    /// Writes which (batch, query head) a stage is for, where an expression edits scores or weights are dropped; where sequences have different lengths, which
     /// (sequence, query head).
     ///
     /// # Safety
@@ -436,7 +436,7 @@ fn group_size(p: &BackwardParams) -> u32 {
     }
 }
 
-/// Whether a step's place is told to the expression while its product runs ([`Consumer::begin_scores_early`]): what it reads for a row, such as
+/// Whether the expression gets a step's position while the step's product runs ([`Consumer::begin_scores_early`]): what it reads for a row, such as
 /// ALiBi's slope, comes from memory meanwhile. Not where it edits some of the steps alone.
 #[inline(always)]
 fn begins_early<T: Tiles>() -> bool {
@@ -444,7 +444,7 @@ fn begins_early<T: Tiles>() -> bool {
     T::EDITS_SCORES && (spec::score() || spec::score_gradient()) && !some_steps
 }
 
-/// Whether queries behind a sequence's end are masked, too. L is ∞ there and P is 0, but an expression may have read anything: NaN, which would reach dV and dK.
+/// Whether queries beyond a sequence's end are masked, too. L is ∞ there and P is 0, but an expression may have read anything: NaN, which would reach dV and dK.
 #[inline(always)]
 fn hides_behind_end<T: Tiles>() -> bool {
     T::EDITS_SCORES && (spec::score() || spec::score_gradient()) && spec::lengths()
@@ -496,7 +496,7 @@ impl Consumer<'_> {
         score::score_block(first_query - to_q + place.col);
     }
 
-    /// [`Consumer::probabilities`] where the derivative of the expression is not 1. What the mask hides is cleared when all is packed: two
+    /// [`Consumer::probabilities`] if the derivative of the expression is not 1. Masked pairs are cleared after packing: two
     /// registers for each pair of scores live across the branch, and not three.
     ///
     /// # Safety

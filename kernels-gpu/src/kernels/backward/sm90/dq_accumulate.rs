@@ -43,7 +43,7 @@ pub(super) fn row_address<T: Tiles>(p: &BackwardParams, head: u32, row: u32) -> 
     p.d_q_accum + rows * u64::from(const { T::ACCUM_COLUMNS * 4 })
 }
 
-/// Sends off what consumers leave of step `at`, when they have, and waits until all of it is in memory.
+/// Sends off the consumers' dQ of step `at` once they have written it, and waits until all of it is in memory.
 ///
 /// # Safety
 /// One thread of the block does it for each stage, in the order of the steps; the semaphore lets the tile pass.

@@ -35,7 +35,7 @@ pub(super) const fn converted_rows<T: Tiles>() -> u32 {
 pub(super) struct DqSlot {
     /// Which block of the accumulator.
     pub(super) block: u32,
-    /// 1 where nobody has added to it yet: it has no value.
+    /// 1 if nothing has been added to it yet: it has no value.
     pub(super) first: u32,
 }
 
@@ -276,8 +276,8 @@ impl Layout {
         unsafe { shared::st_shared_x2(self.steps + stage * SLOT, [first_query, first_key]) };
     }
 
-    /// Writes what a mask wants of a stage's step: under a block mask, 1 where all pairs are visible, whatever the band says; with a
-    /// prefix and lengths, the first key behind the prefix, counted as the stage's rows are.
+    /// Writes the mask's data for a stage's step: under a block mask, 1 where all pairs are visible, also those that the band hides; with a prefix
+    /// and lengths, the first key after the prefix, counted as the stage's rows are.
     ///
     /// # Safety
     /// The stage is empty.
@@ -351,7 +351,7 @@ impl Layout {
         }
     }
 
-    /// Writes to a work slot what the list says of the work's sequence.
+    /// Writes to a work slot the list's entry of the work's sequence.
     ///
     /// # Safety
     /// The slot is empty.
@@ -361,7 +361,7 @@ impl Layout {
         unsafe { write_listed_shared(self.listed + slot * ListedTile::N_BYTES, tile) };
     }
 
-    /// Reads what the list says of the sequence of the work in a slot.
+    /// Reads the list's entry of the sequence of the work in a slot.
     ///
     /// # Safety
     /// The slot is full.

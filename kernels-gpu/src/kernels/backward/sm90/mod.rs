@@ -7,21 +7,21 @@
 //! - two consumer warpgroups recompute S and P, and keep dV and dK: where registers hold both, each for half of the keys
 //!   (`by_keys.rs`), else one keeps dV and the other dK (`by_product.rs`); they share dQ (`dq_accumulate.rs`);
 //! - two semaphore warps, a thread each for even and odd steps, poll the dQ semaphore until the tile may add to a block of dQ, and
-//!   then send what the consumers have left of it, or let them add (`dq_accumulate.rs`).
+//!   then send the consumers' part of dQ, or let them add (`dq_accumulate.rs`).
 //!
 //! When a block has no tiles left, it converts finished rows of dQ to the output type (`postprocess.rs`).
 //!
 //! Scores are held transposed, keys down, so that Pᵀ and dSᵀ are left operands of the next products as they lie in registers;
-//! dSᵀ goes through shared memory too, for dQ, which is added to an accumulator in global memory. Who waits for whom there:
+//! dSᵀ goes through shared memory too, for dQ, which is added to an accumulator in global memory. Which tiles wait for which there:
 //! [`crate::attention::block_order`].
 //!
 //! Where tiles are few and query heads share keys, several tiles may have the same keys, and add up dV and dK (`epilogue.rs`).
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `scheduler` | what a block does next; the steps of a tile of keys |
+//! | `scheduler` | the next work of a block; the steps of a tile of keys |
 //! | `producer` | K, V, Q and dO to shared memory |
-//! | `consumer` | what consumers of both kinds do: masks, scores, dropout, dS |
+//! | `consumer` | the common part of both kinds of consumers: masks, scores, dropout, dS |
 //! | `by_keys`, `by_product` | their loops: consumers that share the keys, or the products |
 //! | `dq_accumulate` | dQ to its accumulator in global memory, in the order of the semaphore |
 //! | `epilogue` | dK and dV to memory; their sums over head splits |
@@ -61,7 +61,7 @@ pub trait Tiles: Blocks {
     const VALUE_DIM: u32 = Self::HEAD_DIM;
     /// Their shape.
     const SHAPE: TileShape;
-    /// What the kernel can.
+    /// The capabilities of the kernel.
     const CAN: Spec = Kind::TmaBackward.capabilities(Self::SHAPE, Self::SCHEDULE.divides_blocks());
     /// Whether there may be a block mask.
     const BLOCK_MASKS: bool = Self::CAN.has(Constant::BlockMask);
@@ -150,7 +150,7 @@ pub(crate) const fn fragments(head_dim: u32, value_dim: u32, shape: TileShape) -
     ]
 }
 
-/// The type of the tiles of so many columns of keys and of values in a shape.
+/// The type of the tiles of this many columns of keys and of values in a shape.
 macro_rules! tiles {
     ($head_dim:literal, $value_dim:literal, $shape:ident) => {
         $crate::kernels::backward::sm90::VariantTiles<

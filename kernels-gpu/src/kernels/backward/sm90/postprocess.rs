@@ -22,7 +22,7 @@ use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::Accumulator;
 use crate::tile::warpgroup::{self, WARPGROUP_ROWS};
 
-/// The producer's part: claims rows until none are left. `n` counts what has been announced before; gives the count after.
+/// The producer's part: claims rows until none are left. `n` is the number of announcements before; returns the number after.
 ///
 /// # Safety
 /// One thread of the block does it, when it has no tiles left.

@@ -20,7 +20,7 @@ use crate::tile::warpgroup::BoxedTile;
 /// The producer and its place in the rings of Q and dO.
 struct Producer<'a> {
     p: &'a BackwardParams,
-    /// The address of the first tensor map; where sequences have lengths of their own, of the sequence's.
+    /// The address of the first tensor map; where sequences have different lengths, of the sequence's.
     maps: u64,
     layout: Layout,
     /// Steps of all tiles so far.
@@ -114,7 +114,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
     }
 }
 
-/// Tells the others what comes as the `n`-th and, where sequences have lengths of their own, of which sequence.
+/// Announces the `n`-th work to the others and, if sequences have different lengths, its sequence.
 ///
 /// # Safety
 /// The producer does it.
@@ -150,7 +150,7 @@ impl Producer<'_> {
         unsafe { varlen::acquire_maps(&mut self.maps, own, acquired) }
     }
 
-    /// What the list says of the sequence of the `n`-th work. Read again in each step: no register need hold it.
+    /// The list's entry of the `n`-th work's sequence. Read again in each step, so that no register has to hold it.
     #[inline(always)]
     unsafe fn listed(&self, n: u32) -> ListedTile {
         // SAFETY: this thread has written it, and overwrites it when the work is done.
@@ -177,7 +177,7 @@ impl Producer<'_> {
         row_of_head(0, head, p.padded_q, row)
     }
 
-    /// Writes which rows a stage is for; where sequences have lengths of their own, counted such that the sequence ends at [`END`].
+    /// Writes which rows a stage is for; where sequences have different lengths, counted such that the sequence ends at [`END`].
     #[inline(always)]
     unsafe fn write_step(&self, n: u32, stage: u32, first_query: u32, first_key: u32) {
         // SAFETY: the stage is empty.
@@ -215,7 +215,7 @@ impl Producer<'_> {
         }
     }
 
-    /// K or V of the `n`-th tile, of so many columns.
+    /// K or V of the `n`-th tile, of this many columns.
     #[inline(always)]
     unsafe fn load_once(
         &self,

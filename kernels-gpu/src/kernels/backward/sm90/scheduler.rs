@@ -1,4 +1,4 @@
-//! What a block of threads does next, as its producer tells the other roles.
+//! The next work of a block of threads, as its producer announces it to the other roles.
 
 use super::Tiles;
 use super::layout::Layout;
@@ -57,7 +57,7 @@ pub(super) struct DqRows {
     pub(super) head: u32,
 }
 
-/// What a block of threads does next, as the words of a slot: three numbers and what they mean. An enum with fields would be taken
+/// The next work of a block of threads, as the words of a slot: three numbers and their meaning. An enum with fields would be taken
 /// apart and put together again in every role.
 #[derive(Clone, Copy)]
 pub(super) struct Work {

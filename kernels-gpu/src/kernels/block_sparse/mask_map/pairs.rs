@@ -1,4 +1,4 @@
-//! What intervals leave open, found pair by pair: a warp evaluates the mask at all pairs of a block, until it has found one that is hidden and one
+//! Blocks that intervals leave open, decided pair by pair: a warp evaluates the mask at all pairs of a block, until it has found one that is hidden and one
 //! that is shown.
 
 use ferroflash_expression::interval::Truth;
@@ -57,7 +57,7 @@ pub(super) unsafe fn settle(p: &MaskMapParams) {
     }
 }
 
-/// What the mask is at all pairs of a block.
+/// The mask at all pairs of a block.
 ///
 /// # Safety
 /// As [`settle`]; the block is the same for all lanes.

@@ -1,4 +1,4 @@
-//! What is known of an instruction's value, and the places of values.
+//! Bounds of an instruction's value, and the places of values.
 
 use ferroflash_expression::interval::{Bounds, Index, Truth, Type};
 use ferroflash_expression::{
@@ -12,7 +12,7 @@ use crate::params::MaskMapParams;
 use crate::ptx::{global, shared, special};
 use crate::tile::element::{Bf16, Element, F16};
 
-/// What is known of an instruction's value.
+/// Bounds of an instruction's value.
 ///
 /// # Safety
 /// As [`evaluate`].
@@ -72,7 +72,7 @@ fn tensor(p: &MaskMapParams, which: u32) -> ScoreTensor {
     tensor
 }
 
-/// What is known of a function of a value, by the function's number.
+/// Bounds of a function of a value, by the function's number.
 #[inline(always)]
 fn unary(which: u32, a: Bounds) -> Bounds {
     let mut value = const { Bounds::all(Type::F32) };
@@ -109,7 +109,7 @@ fn compare(which: u32, a: Bounds, b: Bounds) -> Bounds {
     value
 }
 
-/// What is known of an index.
+/// Bounds of an index.
 #[inline(always)]
 fn index(p: &MaskMapParams, task: &Task, which: u32) -> Bounds {
     let point = |x: u32| (x, x);

@@ -39,7 +39,7 @@ impl Stage {
     }
 }
 
-/// A kind of cache: what a warp does with Q, K and V.
+/// A kind of cache: how a warp uses Q, K and V.
 pub trait Cache: Sized {
     /// Stages of a warp.
     const STAGES: u32;
@@ -59,7 +59,7 @@ pub trait Cache: Sized {
     /// Begins the copies of Q to a stage, where it comes that way. The caller commits the group.
     ///
     /// # Safety
-    /// Nobody uses the stage until the copies have been waited for. Tensors are as the parameters say.
+    /// Nothing uses the stage until the copies have been waited for. Tensors are as the parameters say.
     unsafe fn begin<T: Tiles>(p: &ForwardParams, tile: Tile, stage: Stage);
 
     /// Takes Q.

@@ -29,9 +29,9 @@ use core::marker::PhantomData;
 /// K and V in `e4m3`, for queries of type `E`.
 pub struct E4m3<E> {
     q: [[u32; 4]; MAX_STEPS],
-    /// What the scores of the lane's two rows are to be multiplied by.
+    /// The factors of the scores of the lane's two rows.
     unscale: [f32; 2],
-    /// What O is to be multiplied by: the greatest scale of V so far, or the least positive number.
+    /// The factor of O: the greatest scale of V so far, or the least positive number.
     unit: f32,
     element: PhantomData<E>,
 }

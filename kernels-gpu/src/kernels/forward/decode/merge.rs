@@ -1,4 +1,4 @@
-//! What the warps of a block, and the blocks of a tile, have found, added up.
+//! Merging of the results of a block's warps, and of a tile's blocks.
 
 use super::scheduler::{PackedRow, Tile};
 use super::{Cache, ROWS, Tiles, WARPS};
@@ -15,7 +15,7 @@ use crate::tile::softmax::RowValues;
 
 /// Threads that share a row.
 const THREADS_OF_ROW: u32 = 32 * WARPS / ROWS;
-/// Columns of a thread, side by side.
+/// Contiguous columns of a thread.
 const COLUMNS: u32 = 4;
 
 /// Where the warps' results lie in shared memory: of each its O in f32, and its L.
@@ -46,7 +46,7 @@ impl Results {
     }
 
     /// # Safety
-    /// Nobody uses the warp's place now.
+    /// Nothing else uses the warp's place now.
     #[inline(always)]
     unsafe fn write<C: Cache, O: Accumulator>(self, warp: u32, lse: RowValues, o: &O) {
         let place = fragment::accumulator(special::lane_idx(), 0);
@@ -77,7 +77,7 @@ impl Results {
     }
 }
 
-/// Adds up what the warps have found, and writes it: to o and lse, or to the place of the split. The last block of a tile then adds up the
+/// Merges the warps' results, and writes them: to o and lse, or to the place of the split. The last block of a tile then merges the
 /// splits, where blocks do that.
 ///
 /// # Safety

@@ -2,10 +2,10 @@
 //!
 //! A tile has 16 rows: the queries of all heads of a group, which have the same keys (GQA packed; heads of a query are neighbours).
 //! Each of four warps takes every fourth chunk of 16 keys, with stages of its own, so that no warp waits for another until all have
-//! come to their end. Then the block adds up what its warps have found, each with its own m and l. Keys may be divided into splits,
-//! a block each; the last block of a tile to come adds up what the splits have found (Flash-Decoding, Dao et al. 2023).
+//! come to their end. Then the block merges the results of its warps, each with its own m and l. Keys may be divided into splits, one per block; the
+//! last block of a tile to finish merges the results of the splits (Flash-Decoding, Dao et al. 2023).
 //!
-//! Where sequences have lengths of their own, no list of tiles is made: each block reads the lengths, and finds its share by itself.
+//! If sequences have different lengths, no list of tiles is made: each block reads the lengths, and finds its share by itself.
 
 mod cache;
 mod e4m3;
@@ -178,9 +178,9 @@ pub(super) struct Keys {
     page_size: Divisor,
     /// Where there are pages: the sequence's first row in them.
     first: u32,
-    /// Whether the rows of every chunk lie side by side, in one page.
+    /// Whether the rows of every chunk are contiguous, in one page.
     is_side_by_side: bool,
-    /// Of the chunk that is loaded next, where its first row lies if it is side by side, else the row that has this lane's number.
+    /// For the chunk that is loaded next: the place of its first row if it is contiguous, else of the row with this lane's number.
     found: Found,
 }
 
@@ -231,7 +231,7 @@ impl Keys {
         }
     }
 
-    /// Looks up the pages of a chunk, so that nobody waits for the table when it is loaded.
+    /// Looks up the pages of a chunk, so that its load does not wait for the table.
     ///
     /// # Safety
     /// The table has an entry for each of the sequence's pages.
@@ -264,7 +264,7 @@ impl Keys {
     /// the sequence or the pool does not have become 0.
     ///
     /// # Safety
-    /// Warp-collective. Nobody reads the stage until the copies have been waited for.
+    /// Warp-collective. Nothing reads the stage until the copies have been waited for.
     #[inline(always)]
     unsafe fn load<C: Cache>(&mut self, stage: Stage, chunk: u32, next: u32) {
         // SAFETY: the caller's contract.
@@ -286,7 +286,7 @@ impl Keys {
         }
     }
 
-    /// Begins the copies of a chunk whose rows lie side by side, of K and of V, from `first` on.
+    /// Begins the copies of a chunk with contiguous rows, of K and of V, from `first` on.
     #[inline(always)]
     unsafe fn load_rows(stage: Stage, [k, v]: [GlobalMatrix; 2], first: u32) {
         let team = Team {

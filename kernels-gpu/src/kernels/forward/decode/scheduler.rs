@@ -35,7 +35,7 @@ pub(super) struct PackedRow {
     pub(super) query: u32,
 }
 
-/// Quotient and remainder of a division by `n`, for which there is a divisor where sequences have lengths of their own.
+/// Quotient and remainder of a division by `n`, for which there is a divisor where sequences have different lengths.
 #[inline(always)]
 fn divide_by(idx: u32, n: u32, divisor: Divisor) -> (u32, u32) {
     if spec::lengths() {
@@ -46,7 +46,7 @@ fn divide_by(idx: u32, n: u32, divisor: Divisor) -> (u32, u32) {
 }
 
 impl Tile {
-    /// The block's; `None` where there are not so many splits.
+    /// The block's split; `None` if there are fewer.
     ///
     /// # Safety
     /// All lanes of the warp come here; the lengths are as the parameters say.
@@ -183,7 +183,7 @@ impl WorkTile {
         }
     }
 
-    /// The `idx`-th; `None` where there are not so many. The work is that of so many heads and tiles.
+    /// The `idx`-th split; `None` if there are fewer. The work is that of this many heads and tiles.
     ///
     /// # Safety
     /// All lanes of the warp come here with the same numbers; the lengths are as the parameters say.
@@ -224,7 +224,7 @@ impl WorkTile {
     }
 }
 
-/// The most blocks of keys of a split, of so many that all sequences have.
+/// The most blocks of keys of a split, if all sequences have this many.
 #[inline(always)]
 fn most_blocks(p: &ForwardParams, blocks: u32, heads: u32) -> u32 {
     let least = p.split.keys / KEYS;
@@ -306,7 +306,7 @@ impl Search {
         }
     }
 
-    /// What is looked for, among 32 sequences at a time.
+    /// The target of the search, among 32 sequences at a time.
     #[inline(always)]
     unsafe fn find(mut self, p: &ForwardParams) -> Option<WorkTile> {
         let (lane, batch) = (special::lane_idx(), p.shape.batch);
@@ -375,7 +375,7 @@ fn blocks_of(rows: Rows) -> u32 {
     rows.len.div_ceil(KEYS)
 }
 
-/// Splits of at most so many blocks: one at least.
+/// The number of splits of at most this many blocks: at least one.
 #[inline(always)]
 fn splits(blocks: u32, most: u32) -> u32 {
     let most = greater(most, 1);

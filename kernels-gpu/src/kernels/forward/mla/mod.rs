@@ -2,7 +2,7 @@
 //! 2.1; "absorbed": 128 query heads over one row of 576 columns for each key, of which the first 512 are its value).
 //!
 //! A block of keys is read once and used twice. O of 64 rows has 64 × 512 numbers, as many registers as two warpgroups have for it. So
-//! both consumers have the same rows, and each has half of O's columns. A block of keys has an owner, the two by turns from the
+//! both consumers have the same rows, and each has half of O's columns. A block of keys has an owner, the two consumers alternately from the
 //! tile's last block on; a stage of K is always the same consumer's. The owner computes P of the block, and both multiply it:
 //!
 //! ```text
@@ -17,11 +17,11 @@
 //! release V_i, its columns                      m, P of its next block; release V_i, its columns
 //! ```
 //!
-//! So one consumer's softmax runs beside the other's products (FlashMLA's "seesaw", Li et al. 2025). References m go from block to block with P:
-//! who takes over P rescales its own O and l where m has grown, so both always speak of the same m. Each has the l of the blocks that it
+//! So one consumer's softmax overlaps the other's products (FlashMLA's "seesaw", Li et al. 2025). References m are passed from block to block with
+//! P: the consumer that receives P rescales its own O and l if m has grown, so both always use the same m. Each has the l of the blocks that it
 //! owned; at a tile's end they tell each other.
 //!
-//! There is one place for P. Who writes the next P is who has read this one, and it waits for that product before it writes.
+//! There is one buffer for P. The consumer that writes the next P has read this one, and it waits for that product before it writes.
 //!
 //! A block of keys comes and goes in three pieces: the columns of either consumer's values, and those that are no values. Each is released
 //! by who reads it last, so the next block's first pieces arrive while this one's last are multiplied.
@@ -99,7 +99,7 @@ pub(super) fn pieces<T: Tiles>(owner: u32) -> [(u32, u32); 3] {
     ]
 }
 
-/// What a consumer has of a tile.
+/// A consumer's part of a tile.
 struct Tile<T: Tiles> {
     work: WorkTile,
     /// Behind the tile's slot.

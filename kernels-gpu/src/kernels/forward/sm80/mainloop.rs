@@ -1,4 +1,4 @@
-//! What the steps of a tile copy, and S of a step: the order of copies, barriers and the first product.
+//! The copies of a tile's steps, and S of a step: the order of copies, barriers and the first product.
 //!
 //! Where a warp has whole rows, K and V of the next block arrive while this one is multiplied. One barrier a step both publishes
 //! what has arrived and says that the other stage may be overwritten.
@@ -32,7 +32,7 @@ pub(super) struct Staged {
     pub(super) block: u32,
 }
 
-/// What is copied of a block.
+/// The part of a block that is copied.
 #[derive(Clone, Copy)]
 enum Part {
     Keys,
@@ -40,7 +40,7 @@ enum Part {
     Both,
 }
 
-/// What a step begins with.
+/// The start of a step.
 const fn first_part<T: Blocks>() -> Part {
     if T::WARPS_ACROSS > 1 {
         Part::Keys
@@ -52,7 +52,7 @@ const fn first_part<T: Blocks>() -> Part {
 /// Begins the copies with which the first step begins; the caller commits the group.
 ///
 /// # Safety
-/// Nobody reads the stage.
+/// Nothing reads the stage.
 #[inline(always)]
 pub(super) unsafe fn load_first<T: Blocks, X: Extent, const PAGES: bool>(
     block: &Block,
@@ -97,7 +97,7 @@ pub(super) fn stage<T: Blocks>(tile: SharedTile, i: u32) -> SharedTile {
 }
 
 /// S = Q Kᵀ of block `this`, when V has arrived, too, or will have at the barrier before its product. Begins the copies of `next`. `X` and `N` say
-/// whether they may reach behind the sequence's end.
+/// whether they may reach beyond the sequence's end.
 ///
 /// # Safety
 /// The copies of the step before, or [`load_first`], have been committed; all warps come here.
@@ -217,13 +217,13 @@ pub(super) unsafe fn attend_block_sparse<E: Products, T: Blocks>(
 // part of a sum, which all of them need. So each leaves its own in shared memory, and adds up those of all in the same order: they have the
 // same S to the last bit, and so the same P, m and l.
 
-/// Bytes from one fragment to the next: lanes side by side.
+/// Bytes from one fragment to the next, with the lanes' parts contiguous.
 const FRAGMENT_BYTES: u32 = 32 * 16;
 
 /// Leaves this warp's part of S for the others that have its rows.
 ///
 /// # Safety
-/// They have read what lay there.
+/// They have read its earlier contents.
 #[inline(always)]
 unsafe fn send_scores<T: Blocks>(block: &Block, s: &T::Scores) {
     let mut address = place::<T>(block, block.team.thread / 32);
@@ -237,7 +237,7 @@ unsafe fn send_scores<T: Blocks>(block: &Block, s: &T::Scores) {
     }
 }
 
-/// S ← the sum of what all warps that have its rows have left.
+/// S ← the sum of the parts of all warps that have its rows.
 ///
 /// # Safety
 /// All of them have, and a barrier stands between.

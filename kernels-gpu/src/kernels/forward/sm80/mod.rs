@@ -94,7 +94,7 @@ impl<T: Blocks> Blocks for Profiled<T> {
     const PROFILES: bool = true;
 }
 
-/// Register tiles of so many fragments down, of elements of so many bytes.
+/// Register tiles of so many fragments down, of elements of this many bytes.
 macro_rules! tiles {
     ($($head_dim:literal: $m:literal;)* of $bytes:ident, $elements:tt) => {$(
         tiles!(@ $head_dim, $m, $bytes, $elements);
@@ -116,7 +116,7 @@ const fn n8(columns: u32) -> usize {
     columns as usize / 8
 }
 
-/// What one block works with: a tile of queries, and where everything lies.
+/// The state of one block: a tile of queries, and its layout in shared memory.
 #[derive(Clone, Copy)]
 struct Block {
     band: Band,
@@ -137,7 +137,7 @@ struct Block {
     warp_column: u32,
     /// (batch, query head), as the schedule counts them.
     head: u32,
-    /// Where sequences have lengths of their own: which one; else 0.
+    /// Where sequences have different lengths: which one; else 0.
     sequence: u32,
 }
 
@@ -298,7 +298,7 @@ impl Block {
         self.sequence * p.shape.heads_q + self.head
     }
 
-    /// S ← what an expression makes of the scores of keys from `first_key` on.
+    /// S ← the expression of the scores of keys from `first_key` on.
     #[inline(always)]
     fn edit_scores<S: Accumulator>(&self, p: &ForwardParams, first_key: u32, s: &mut S) {
         let (batch_idx, head_idx) = batch_and_head(self.head_of_all(p), p.shape.heads_q);
@@ -470,7 +470,7 @@ pub(super) struct TilePosition {
     pub(super) tile: ForwardTile,
     pub(super) batch_q: u32,
     pub(super) batch_k: u32,
-    /// Where sequences have lengths of their own: which one; else 0.
+    /// Where sequences have different lengths: which one; else 0.
     pub(super) sequence: u32,
     pub(super) q_first: u32,
     pub(super) k_first: u32,

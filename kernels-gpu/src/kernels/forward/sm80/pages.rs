@@ -22,7 +22,7 @@ pub(super) struct SequencePages {
 }
 
 impl SequencePages {
-    /// Of this sequence, which begins at row `first` of its pages; elements have so many bytes.
+    /// Of this sequence, which begins at row `first` of its pages; elements have this many bytes.
     #[inline(always)]
     pub(super) fn new(
         p: &ForwardParams,

@@ -26,10 +26,10 @@ use crate::tile::warpgroup::{
 
 /// The warps of a consumer vote at barriers `VOTE_BARRIER ..`.
 const VOTE_BARRIER: u32 = 4;
-/// Threads of the producer warpgroup; consumers are those behind it.
+/// Threads of the producer warpgroup; the consumers follow it.
 const PRODUCER_THREADS: u32 = 128;
 
-/// What does not change from tile to tile.
+/// State that does not change from tile to tile.
 pub struct Consumer<'a> {
     pub p: &'a TmaForwardParams,
     pub layout: Layout,
@@ -52,7 +52,7 @@ pub struct Finished {
     pub softmax: OnlineSoftmax,
 }
 
-/// A block's exponentials by the reference maxima of the blocks before, and what is to be done when O is there.
+/// A block's exponentials by the reference maxima of the earlier blocks, and the work left until O is ready.
 struct Speculation {
     /// The factors of O, if m has grown.
     alpha: Option<RowValues>,
@@ -266,7 +266,7 @@ impl<'a> Consumer<'a> {
     }
 
     /// # Safety
-    /// Where sequences have lengths of their own, their list has been made.
+    /// If sequences have different lengths, their list has been made.
     #[inline(always)]
     unsafe fn new<T: Tiles>(p: &'a TmaForwardParams, layout: Layout, idx: u32) -> Self {
         Consumer {
@@ -320,7 +320,7 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// The next tile of queries, when the producer has announced it. Where sequences have lengths of their own, the slot is
+    /// The next tile of queries, when the producer has announced it. If sequences have different lengths, the slot is
     /// released later: [`Consumer::release_work`].
     #[inline(always)]
     pub unsafe fn next_work<T: Tiles>(&self, slot: &mut Ring) -> WorkTile {
@@ -335,7 +335,7 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Where sequences have lengths of their own: the slot before `slot` has been read, and every tile before the last one stored.
+    /// Where sequences have different lengths: the slot before `slot` has been read, and every tile before the last one stored.
     #[inline(always)]
     pub unsafe fn release_work(&self, slot: Ring, read: bool) {
         if spec::lengths() {
@@ -410,7 +410,7 @@ impl Consumer<'_> {
         }
     }
 
-    /// All that happens to a block's scores between their product and the softmax: the same after a misprediction. Gives what they lack then.
+    /// All steps on a block's scores between their product and the softmax, which are the same after a misprediction. Returns the row terms that the scores lack.
     #[inline(always)]
     pub fn edit_scores<T: Tiles>(
         &self,
@@ -496,7 +496,7 @@ impl Consumer<'_> {
 
 // A consumer's scores, where an expression edits them.
 
-/// Whether the special-function unit is what the kernel waits for: [`Tiles::TANH_BINDS`].
+/// Whether the special-function unit is the bottleneck: [`Tiles::TANH_BINDS`].
 #[inline(always)]
 pub fn tanh_binds<T: Tiles>() -> bool {
     T::TANH_BINDS && spec::score() && score::is_capped()
@@ -524,7 +524,7 @@ impl Consumer<'_> {
         given.begin(ScoreRows::Queries, tile);
     }
 
-    /// S ← what the expression makes of the block's scores but for their rows' terms, and these, if it makes anything of them.
+    /// S ← the expression of the block's scores without their rows' terms; also returns these terms, if there are any.
     #[inline(always)]
     fn edit_by_expression<T: Tiles>(
         &self,

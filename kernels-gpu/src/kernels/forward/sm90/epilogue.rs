@@ -23,7 +23,7 @@ use crate::tile::softmax::RowValues;
 use crate::tile::warpgroup::{self, WARPGROUP_ROWS};
 
 impl Consumer<'_> {
-    /// O ← diag(l)⁻¹ O; O and L to memory. Where sequences have lengths of their own, the place `listed` has the tile's.
+    /// O ← diag(l)⁻¹ O; O and L to memory. If sequences have different lengths, the place `listed` has the tile's.
     #[inline(always)]
     pub unsafe fn epilogue<E: Element, T: Tiles>(
         &self,
@@ -179,7 +179,7 @@ pub unsafe fn store<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: Layout, c
 /// Warps of a consumer, each of which writes some rows of a split.
 const WARPS: u32 = 4;
 
-/// Who comes to a tile's counter: those who write its splits, and those who have merged one of its rows.
+/// Who arrives at a tile's counter: the writers of its splits, and those that have merged one of its rows.
 #[derive(Clone, Copy)]
 struct Arrivals {
     address: u64,
@@ -240,7 +240,7 @@ impl Arrivals {
 }
 
 impl Consumer<'_> {
-    /// Writes them, O from this column on. Where sequences have lengths of their own, the place `listed` has the tile's.
+    /// Writes them, O from this column on. If sequences have different lengths, the place `listed` has the tile's.
     ///
     /// # Safety
     /// All lanes of the warp come here; `first_row` is its first row in the tile's sequence.

@@ -61,7 +61,7 @@ pub struct Layout {
     q: u32,
     k: u32,
     v: u32,
-    /// O; where values are columns of the keys, what the consumers tell each other.
+    /// O; if values are columns of the keys, the consumers' exchange.
     pub o: u32,
     slots: u32,
     listed: u32,
@@ -71,7 +71,7 @@ pub struct Layout {
     pub k_ring: Barriers,
     /// Stages of V; emptied by the consumers' warps.
     pub v_ring: Barriers,
-    /// Slots for work tiles; emptied by every lane of the consumers, by the store warps and by who loads V beside the producer.
+    /// Slots for work tiles; emptied by every lane of the consumers, by the store warps and by the thread that loads V, if there is one.
     pub work_ring: Barriers,
     /// O on its way out, for each consumer one stage; filled by its warps, emptied by its store warp.
     pub o_ring: Barriers,
@@ -198,23 +198,23 @@ impl Layout {
         };
     }
 
-    /// The address of a place for what the list says of a tile.
+    /// The address of a place for the list's entry of a tile.
     #[inline(always)]
     const fn listed(self, place: u32) -> u32 {
         self.listed + place * ListedTile::N_BYTES
     }
 
-    /// Writes what the list says of a tile to a place.
+    /// Writes the list's entry of a tile to a place.
     ///
     /// # Safety
-    /// Nobody reads the place any more: see [`place`].
+    /// Nothing reads the place any more: see [`place`].
     #[inline(always)]
     pub unsafe fn write_listed(self, place: u32, tile: ListedTile) {
         // SAFETY: the caller's contract.
         unsafe { write_listed_shared(self.listed(place), tile) };
     }
 
-    /// Reads what the list says of a tile.
+    /// Reads the list's entry of a tile.
     ///
     /// # Safety
     /// The tile's slot has been full, and the place is still the tile's: see [`place`].

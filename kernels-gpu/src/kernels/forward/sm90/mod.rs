@@ -23,8 +23,8 @@
 //!
 //! With a soft cap at head_dim 64 there is neither ping-pong nor speculation: `tanh_binds` in `consumer.rs`.
 //!
-//! There is one loop over tiles and blocks: a tile's first product runs beside the last one of the tile before, and the
-//! finished O is stored behind it. Blocks come from the last one down, as in [`super::sm80`].
+//! There is one loop over tiles and blocks: a tile's first product overlaps the last one of the previous tile, and the finished O is stored after
+//! it. Blocks come from the last one down, as in [`super::sm80`].
 //!
 //! Q has two stages: the next tile's arrives while this one's is multiplied.
 //!
@@ -34,7 +34,7 @@
 //! Where values have more than 256 columns two consumers have the same rows: each multiplies S of them, and its half of the columns of O. Where values are the
 //! first columns of the keys they share S, too: [`super::mla`].
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `scheduler` | which tile is next, and which query of which head each of its rows is |
 //! | `producer`, `paged_producer` | Q, K and V to shared memory; out of pages |
@@ -76,7 +76,7 @@ pub trait Tiles: Sized {
     const VALUE_DIM: u32 = Self::HEAD_DIM;
     /// Their shape.
     const SHAPE: TileShape;
-    /// What a block takes, and which part of the problem it covers.
+    /// The resources of a block, and the part of the problem that it covers.
     const CONFIG: TileConfig = config::tma_forward(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
     /// How they are worked on. What follows has its names; the compiler folds constants of their own earlier than those of a struct.
     const SCHEDULE: TmaForward = TmaForward::of(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
@@ -113,13 +113,13 @@ pub trait Tiles: Sized {
     };
     /// The tensor map by which values are read.
     const VALUES: ForwardMap = ForwardMap::V;
-    /// What the kernel can.
+    /// The capabilities of the kernel.
     const CAN: Spec = Kind::TmaForward.capabilities(Self::SHAPE, Self::CONFIG.divides_blocks());
     /// Whether there may be a block mask.
     const BLOCK_MASKS: bool = Self::CAN.has(Constant::BlockMask);
     /// Whether an expression may edit scores.
     const EDITS_SCORES: bool = Self::CAN.has(Constant::Score);
-    /// Where what the scores of a row have in common goes. Tiles for few queries wait for memory, and have no register for it.
+    /// The destination of the common term of a row's scores. Tiles for few queries wait for memory, and have no register for it.
     const ROW_TERMS: RowTerms = match Self::SHAPE {
         TileShape::Compact => RowTerms::InScores,
         _ => RowTerms::Apart,
@@ -130,7 +130,7 @@ pub trait Tiles: Sized {
     const PACKS_GQA: bool = matches!(Self::SHAPE, TileShape::Compact) || Self::IS_GROUPED;
     /// Whether keys may be divided among tiles.
     const SPLITS_KV: bool = Self::CAN.has(Constant::SplitKv);
-    /// Whether a tanh beside the exponential of each score takes the special-function unit longer than the products take. Then consumers that
+    /// Whether a tanh and an exponential for each score take the special-function unit longer than the products take. Then consumers that
     /// wait for each other leave it idle: there is no ping-pong, and the maxima are looked for, which costs nothing the unit would need.
     const TANH_BINDS: bool = Self::EDITS_SCORES && Self::HEAD_DIM <= 64 && Self::VALUE_DIM <= 64;
     /// Whether the kernel records its tiles: see [`Profiled`].
@@ -140,7 +140,7 @@ pub trait Tiles: Sized {
     /// A warpgroup's rows of O; half of their columns, where two have the same rows.
     type Output: WarpgroupTile;
 
-    /// What the producer loads of a tile, and its claim of the next one: see `producer.rs`.
+    /// The producer's loads of a tile, and its claim of the next one: see `producer.rs`.
     ///
     /// # Safety
     /// As the producer.
@@ -150,7 +150,7 @@ pub trait Tiles: Sized {
         unsafe { p.load_tile::<Self>(work, sees_none, claims) }
     }
 
-    /// What the thread beside the producer loads of a tile: see `paged_producer.rs`.
+    /// The second loading thread's loads of a tile: see `paged_producer.rs`.
     ///
     /// # Safety
     /// As the producer.
@@ -205,7 +205,7 @@ pub(crate) const fn fragments(head_dim: u32, value_dim: u32, shape: TileShape) -
     [n8(schedule.block_k), n8(columns)]
 }
 
-/// The type of the tiles of so many columns of keys and of values in a shape.
+/// The type of the tiles of this many columns of keys and of values in a shape.
 macro_rules! tiles {
     ($head_dim:literal, $value_dim:literal, $shape:ident) => {
         $crate::kernels::forward::sm90::VariantTiles<

@@ -4,7 +4,7 @@
 //! the sequence's; its own maps, which the list's kernel has made, end behind them. So what lies there is read as 0, whatever it is.
 //!
 //! A tile takes as many copies as it has boxes. Each box's page is looked up before the copies of the box in front of it begin, the first
-//! one's before the tile's place is empty, so that nobody waits for the table.
+//! one's before the tile's place is empty, so that nothing waits for the table.
 
 use super::Tiles;
 use super::layout::{Layout, WorkTile, place};
@@ -133,7 +133,7 @@ pub fn two_load<T: Tiles>() -> bool {
     T::CONSUMERS < 3 && spec::pages()
 }
 
-/// What the thread does that loads V where [`two_load`].
+/// The thread that loads V, if [`two_load`].
 ///
 /// # Safety
 /// One thread of the block does it; the barriers have been made.

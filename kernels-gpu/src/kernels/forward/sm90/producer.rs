@@ -16,13 +16,13 @@ use crate::ptx::{mbarrier, spec, tensor_map, tma};
 use crate::tile::ring::{Barriers, Ring};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
-/// A row behind every sequence's end: its box is all zeros, and no memory is read.
+/// A row beyond every sequence's end: its box is all zeros, and no memory is read.
 pub const NO_ROW: u32 = MAX_ROWS;
 
 /// The producer's places in its rings.
 pub struct Producer<'a> {
     pub p: &'a TmaForwardParams,
-    /// The address of the first tensor map; where sequences have lengths of their own, of the sequence's.
+    /// The address of the first tensor map; where sequences have different lengths, of the sequence's.
     pub maps: u64,
     pub layout: Layout,
     /// Where keys and values lie in pages: the sequence's.
@@ -359,7 +359,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// All of a tile of so many columns.
+    /// All of a tile of this many columns.
     #[inline(always)]
     pub const fn all(columns: u32) -> Parts {
         Parts {
@@ -368,7 +368,7 @@ impl Parts {
         }
     }
 
-    /// Bytes of these parts of a tile of so many rows.
+    /// Bytes of these parts of a tile of this many rows.
     #[inline(always)]
     pub const fn n_bytes(self, rows: u32) -> u32 {
         BoxedTile::n_bytes(rows, self.n * BOX_COLUMNS)
@@ -404,7 +404,7 @@ pub unsafe fn load_keys<T: Tiles>(
     }
 }
 
-/// Begins the copies of a tile's boxes, which nobody else may want.
+/// Begins the copies of a tile's boxes, which no other block may need.
 #[inline(always)]
 unsafe fn load_boxes<const EVICT_FIRST: bool>(
     map: u64,

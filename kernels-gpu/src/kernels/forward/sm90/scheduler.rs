@@ -146,7 +146,7 @@ impl PackGqa {
         queries << self.heads_log2
     }
 
-    /// Of so many rows of a tile, how many are of one head.
+    /// How many of this many rows of a tile belong to one head.
     #[inline(always)]
     pub const fn queries(self, rows: u32) -> u32 {
         rows >> self.heads_log2
@@ -216,7 +216,7 @@ pub fn list_of(p: &TmaForwardParams, tile: ForwardTile) -> List {
     p.blocks.list(batch_idx, head_idx, tile.q_block)
 }
 
-/// Tells the others of a tile and, where sequences have lengths of their own, what the list says of it.
+/// Announces a tile to the others and, if sequences have different lengths, its list entry.
 #[inline(always)]
 pub unsafe fn announce(layout: Layout, slot: Ring, work: WorkTile, listed: ListedTile) {
     // SAFETY: the slot is empty when it is written, and the place is then free.

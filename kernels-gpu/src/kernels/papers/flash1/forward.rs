@@ -71,7 +71,7 @@ where
     const ROW_BYTES: u32 = D * HALF_BYTES;
 }
 
-/// What a warp works with: its rows of one query head.
+/// The state of a warp: its rows of one query head.
 struct Head {
     band: Band,
     q: GlobalMatrix,
