@@ -36,6 +36,8 @@ use crate::tensor::Location;
 use crate::validate::{self, check};
 
 /// A kernel that calls launch.
+///
+/// The [module](crate::ahead) has an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AheadKernel {
     /// Its row in the list of kernels.
@@ -123,6 +125,8 @@ impl CallKind {
 }
 
 /// Applies a function to each kernel, on all cores, and returns the results in the order of the kernels.
+///
+/// The [module](crate::ahead) has an example.
 pub fn on_threads<T: Send>(
     kernels: &[AheadKernel],
     each: impl Fn(&AheadKernel) -> T + Sync + Send,

@@ -34,6 +34,8 @@ pub struct Attention {
 }
 
 /// What ran, and why.
+///
+/// [`attend`](crate::attend()) has an example that prints it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ran {
     /// The backend.
@@ -53,6 +55,8 @@ pub struct Ran {
 }
 
 /// What would run a pass, and why.
+///
+/// [`Attention::explain`] makes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
     /// Description of the device.

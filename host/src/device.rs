@@ -13,6 +13,8 @@ use crate::plan::{Backend, DeviceInfo};
 use crate::tensor::Location;
 
 /// A device to run attention on. Cheap to clone; clones are the same device.
+///
+/// The [crate's documentation](crate) has an example.
 #[derive(Clone, Debug)]
 pub struct Device {
     kind: Kind,

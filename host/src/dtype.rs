@@ -12,6 +12,8 @@ pub(crate) mod sealed;
 pub(crate) use sealed::{HostData, HostDataMut, Widen, of_any_type, of_named_type};
 
 /// Type of the elements of q, k, v, o and their gradients. Statistics (lse) and every accumulation are f32.
+///
+/// The [crate's documentation](crate) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtype {
     /// bfloat16, [`half::bf16`].
@@ -52,6 +54,8 @@ impl fmt::Display for Dtype {
 }
 
 /// Type of the numbers in a piece of memory.
+///
+/// [`VectorDescription`](crate::tensor::VectorDescription) has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScalarType {
     /// Elements of a tensor, or statistics.
@@ -120,6 +124,8 @@ pub trait Scalar:
 }
 
 /// A Rust type of the tensors of a call: `half::bf16`, `half::f16` or `f32`.
+///
+/// [`attend`](crate::attend()) has an example.
 pub trait Element: Scalar + sealed::Convert {
     /// Its [`Dtype`].
     const DTYPE: Dtype;

@@ -15,6 +15,8 @@ use crate::validate::operation::CheckedOperation;
 use crate::validate::unplaced;
 
 /// What ran an operation, and why there.
+///
+/// [`Append::run`](crate::Append::run) returns it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Done {
     /// The operation: "merge", "append", "rotate".

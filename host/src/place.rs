@@ -12,6 +12,8 @@ use crate::error::{Error, ProblemError};
 use crate::tensor::{Layout, Tensor, TensorMut, Vector, VectorMut};
 
 /// The shape of a tensor, and its strides.
+///
+/// [`attend`](crate::attend()) has an example.
 pub trait Shape {
     /// In elements.
     fn layout(self) -> Result<Layout, ProblemError>;
@@ -36,6 +38,8 @@ impl Shape for Layout {
 }
 
 /// Elements that a call reads: `&[T]`, `&Vec<T>`, `&[T; N]` and `&DeviceBuffer<T>`.
+///
+/// [`attend`](crate::attend()) has an example.
 pub trait Data<'a>: Copy {
     /// Their type.
     type Element: Element;
@@ -109,6 +113,8 @@ pub trait Place {
 }
 
 /// The host's memory: results are a `Vec`.
+///
+/// [`attend`](crate::attend()) has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct Host;
 

@@ -39,6 +39,8 @@ use crate::terms::ArgumentSet;
 
 /// Which keys a query sees. Query `i` has the position `i + seqlen_k − seqlen_q` among the keys: masks are aligned to the bottom right. Rows that
 /// see no key give o = 0, lse = −∞ and gradients of 0.
+///
+/// [`ProblemBuilder::mask`] takes it; the [crate's documentation](crate) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Mask {
@@ -107,6 +109,8 @@ impl fmt::Display for Mask {
 }
 
 /// The order in which the backward pass sums the gradient of q.
+///
+/// [`ProblemBuilder::order`] takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
     /// One fixed order: equal inputs give bit-equal results, run after run. The default.

@@ -58,6 +58,8 @@ use ferroflash_expression::ParamValue;
 /// A pass or an operation on a device: planned, and run on addresses.
 ///
 /// On a GPU a run enqueues and returns; elsewhere it computes.
+///
+/// The [module](crate::raw) has an example.
 #[derive(Clone, Debug)]
 pub struct Call {
     work: Work,
@@ -79,10 +81,14 @@ enum Work {
 }
 
 /// The addresses of a run's arguments, by name. An argument that is not given has no address; an empty one may have any.
+///
+/// The [module](crate::raw) has an example.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Addresses(ByArgument<Option<u64>>);
 
 /// Inputs of a run that are given by value, or by a name that an expression uses.
+///
+/// The [module](crate::raw) has an example.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Values<'a> {
     /// Seed and offset of dropout, unless they are in memory ([`Argument::DropoutState`]).
@@ -96,6 +102,8 @@ pub struct Values<'a> {
 }
 
 /// A tensor that an expression reads. The expression says its type.
+///
+/// The [module](crate::raw) has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct ScoreTensor<'a> {
     /// Its name.

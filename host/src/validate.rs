@@ -28,9 +28,13 @@ pub use sizes::sizes;
 pub(crate) use weights::weights;
 
 /// The largest head_dim, and head_dim_v, that any backend takes.
+///
+/// The [module](mod@crate::plan) has an example.
 pub const MAX_HEAD_DIM: usize = 576;
 
 /// A problem with arguments that fit it.
+///
+/// The [module](mod@crate::plan) has an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Checked {
     problem: Problem,
@@ -134,6 +138,8 @@ pub(crate) fn bind(problem: &Problem, operands: &mut Operands) -> Result<(), Pro
 }
 
 /// Checks what a pass was given.
+///
+/// The [module](mod@crate::plan) has an example.
 pub fn check(problem: &Problem, pass: Pass, arguments: Arguments) -> Result<Checked, ProblemError> {
     sizes(problem)?;
     let problem = problem.with_given(arguments.which());
@@ -200,6 +206,8 @@ fn all_fit(
 }
 
 /// Checks a problem whose arguments do not exist yet: assumes the required ones, contiguous, aligned, in one memory. For plans made ahead.
+///
+/// The [module](mod@crate::plan) has an example.
 pub fn without_tensors(
     problem: &Problem,
     pass: Pass,

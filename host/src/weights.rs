@@ -13,6 +13,8 @@ pub use crate::terms::WeightsOf;
 use crate::validate;
 
 /// What computed the weights.
+///
+/// [`Attention::weights`](crate::Attention::weights) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightsRan {
     /// The backend: the CPU's, whatever the device is.

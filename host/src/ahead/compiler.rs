@@ -8,6 +8,8 @@ use crate::error::DriverError;
 use crate::plan::DeviceInfo;
 
 /// A compiler of kernels ahead of their first call. Threads may share it.
+///
+/// The [module](crate::ahead) has an example.
 #[derive(Debug)]
 pub enum Compiler<'a> {
     /// `ptxas`, for a GPU with these limits, which this machine need not have.
@@ -17,6 +19,8 @@ pub enum Compiler<'a> {
 }
 
 /// A kernel that is ready for its first call.
+///
+/// The [module](crate::ahead) has an example.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReadyKernel {
     /// The kernel.

@@ -27,6 +27,8 @@ use crate::validate::Pass;
 /// | `full` | exact products of f32 |
 /// | `flash1`, `flash2`, `flash3`, `standard` | only this algorithm |
 /// | `batch=8`, `heads=32/8`, `seqlen=4096`, `seqlen_k=8192`, `page_size=64` | only calls of this size |
+///
+/// The [module](crate::ahead) has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct CallKind {
     pass: Pass,
@@ -39,6 +41,8 @@ pub struct CallKind {
 }
 
 /// Words that do not name a kind of calls.
+///
+/// The [module](crate::ahead) has an example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} is given for {part}; allowed: {allowed}", Quoted(given))]
 pub struct WordError {

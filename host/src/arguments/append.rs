@@ -10,6 +10,8 @@ use crate::tensor::{Tensor, TensorMut, Vector, VectorMut};
 
 arguments! {
     /// What an append reads.
+    ///
+    /// [`Append`](crate::Append) has an example.
     #[derive(Clone, Copy, Debug)]
     read struct AppendInputs {
         required {
@@ -40,6 +42,8 @@ arguments! {
 
 arguments! {
     /// What an append writes.
+    ///
+    /// [`Append`](crate::Append) has an example.
     #[derive(Debug)]
     write struct AppendOutputs {
         required {

@@ -6,6 +6,8 @@ use crate::error::ProblemError;
 use crate::tensor::{Description, Location, VectorDescription};
 
 /// One argument without its memory.
+///
+/// [`Arguments`] holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Given {
     /// A tensor.
@@ -70,6 +72,8 @@ impl From<VectorDescription> for Given {
 }
 
 /// The arguments of a call without their memory. An argument that was not given is `None`.
+///
+/// [`check`](crate::validate::check) takes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arguments(ByArgument<Option<Given>>);
 

@@ -14,6 +14,8 @@ macro_rules! inputs_and_gradients {
     )*) => {
         arguments! {
             /// The inputs of both passes.
+            ///
+            /// The [crate's documentation](crate) has an example.
             #[derive(Clone, Copy, Debug)]
             read struct Inputs {
                 required {
@@ -73,6 +75,8 @@ macro_rules! inputs_and_gradients {
 
         arguments! {
             /// The outputs of the backward pass.
+            ///
+            /// [`OutputGradients`] has an example.
             #[derive(Debug)]
             write struct Gradients {
                 required {
@@ -101,6 +105,8 @@ optional_inputs! { inputs_and_gradients!() }
 
 arguments! {
     /// The outputs of the forward pass.
+    ///
+    /// The [crate's documentation](crate) has an example.
     #[derive(Debug)]
     write struct Outputs {
         required {
@@ -122,6 +128,8 @@ arguments! {
 
 arguments! {
     /// Results of the forward pass that the backward pass reads.
+    ///
+    /// [`OutputGradients`] has an example.
     #[derive(Clone, Copy, Debug)]
     read struct Saved {
         required {

@@ -12,6 +12,8 @@ arguments! {
     /// The inputs of a merge: o and lse over each of two parts of the keys.
     ///
     /// A part that saw no key has an lse of −∞. Its o is not read, so it may have any value.
+    ///
+    /// [`Merge`](crate::Merge) has an example.
     #[derive(Clone, Copy, Debug)]
     read struct MergeInputs {
         required {

@@ -10,6 +10,8 @@ use crate::tensor::{Tensor, TensorMut, Vector};
 
 arguments! {
     /// The inputs of a rotation.
+    ///
+    /// The [module](crate::rotate) has an example.
     #[derive(Clone, Copy, Debug)]
     read struct RotateInputs {
         required {

@@ -11,6 +11,8 @@ use ferroflash_kernels::spec::text::SpecialiseError;
 use super::PtxasError;
 
 /// The device cannot be had, or its driver refused a call.
+///
+/// The [module](crate::error) has an example.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriverError {

@@ -1,6 +1,18 @@
 //! What can go wrong, by phase: the problem and its tensors, the plan, the driver; and of a rotary embedding. Data, so that a program can act on it.
 //!
 //! The book lists every error with its words: `docs/src/errors.md`.
+//!
+//! ```
+//! use ferroflash::error::ProblemError;
+//! use ferroflash::{Attention, Device, Dtype, Error, Problem};
+//!
+//! let problem = Problem::builder(Dtype::F32).seqlen(8).heads(1).head_dim(600).build()?;
+//! match Attention::new(&Device::cpu(), problem) {
+//!     Err(Error::Problem(ProblemError::HeadDimOutOfRange { given, max, .. })) => assert_eq!((given, max), (600, 576)),
+//!     other => panic!("{other:?}"),
+//! }
+//! # Ok::<(), Error>(())
+//! ```
 
 mod cache;
 mod driver;
@@ -24,6 +36,8 @@ pub use rotary::RotaryError;
 pub use score::ScoreError;
 
 /// Any error of this crate.
+///
+/// The [module](crate::error) has an example.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

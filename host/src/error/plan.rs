@@ -3,6 +3,8 @@
 use crate::terms::{Algorithm, Backend, Candidate, Reason};
 
 /// Nothing here can serve the problem as asked.
+///
+/// The [module](crate::error) has an example.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {

@@ -9,6 +9,8 @@ use crate::dtype::{Dtype, ScalarType};
 use crate::terms::{Layout, Location, Precision};
 
 /// The problem or a tensor is not what attention takes.
+///
+/// The [module](crate::error) has an example.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProblemError {

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use ferroflash_driver::Version;
 
 /// Why `ptxas` made no cubin.
+///
+/// The [module](crate::error) has an example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PtxasError {

@@ -5,6 +5,8 @@ use ferroflash_expression::{ElementType, ExpressionError, NoReadDims, Type, Use}
 use crate::dtype::ScalarType;
 
 /// The expressions of a problem do not go together, or a call does not give what they take.
+///
+/// The [module](crate::error) has an example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScoreError {

@@ -19,12 +19,18 @@ use crate::validate::operation::CheckedOperation;
 use crate::validate::rotary::{CheckedAppend, CheckedRotate};
 
 /// The plan made before rows are appended.
+///
+/// The [module](mod@crate::plan) has an example.
 pub type AppendPlan = OperationPlan<AppendProblem>;
 
 /// The plan made before rows are rotated.
+///
+/// The [module](mod@crate::plan) has an example.
 pub type RotatePlan = OperationPlan<RotateProblem>;
 
 /// Plans a checked append for a GPU (or the emulator's) or for the CPU.
+///
+/// The [module](mod@crate::plan) has an example.
 pub fn plan_append(
     checked: &CheckedAppend,
     device: &DeviceInfo,
@@ -34,6 +40,8 @@ pub fn plan_append(
 }
 
 /// Plans a checked rotation, forward or backward, for a GPU (or the emulator's) or for the CPU.
+///
+/// The [module](mod@crate::plan) has an example.
 pub fn plan_rotate(
     checked: &CheckedRotate,
     direction: Direction,

@@ -4,6 +4,8 @@ use super::Thresholds;
 use crate::backend::cpu::pool;
 
 /// A device's limits.
+///
+/// The [module](mod@crate::plan) has an example.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceInfo {
     /// Its name.

@@ -19,6 +19,8 @@ use crate::validate::{Checked, Pass};
 const ALIGNMENT_BYTES: u64 = 16;
 
 /// Whether this kernel can work on these tensors on this device.
+///
+/// The [module](mod@crate::plan) has an example.
 pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Result<(), Reason> {
     dtype(variant, checked)?;
     columns(variant, checked)?;

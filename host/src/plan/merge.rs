@@ -11,9 +11,13 @@ use crate::problem::merge::MergeProblem;
 use crate::validate::merge::CheckedMerge;
 
 /// The plan made before a merge is launched.
+///
+/// The [module](mod@crate::plan) has an example.
 pub type MergePlan = OperationPlan<MergeProblem>;
 
 /// Plans a checked merge for a GPU (or the emulator's) or for the CPU.
+///
+/// The [module](mod@crate::plan) has an example.
 pub fn plan_merge(
     checked: &CheckedMerge,
     device: &DeviceInfo,

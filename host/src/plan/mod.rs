@@ -2,6 +2,21 @@
 //!
 //! Planning is pure: it touches no device and no tensor, so plans for any GPU can be made and tested anywhere. A plan leaves only addresses open;
 //! [`Plan::params`] fills them in at launch.
+//!
+//! ```
+//! use ferroflash::plan::{Algorithm, Backend, DeviceInfo, plan};
+//! use ferroflash::tensor::Location;
+//! use ferroflash::validate::without_tensors;
+//! use ferroflash::{Dtype, Mask, Pass, Problem};
+//!
+//! // Of an H200, which this machine need not have.
+//! let problem = Problem::builder(Dtype::Bf16).seqlen(4096).heads(16).head_dim(128).mask(Mask::Causal).build()?;
+//! let checked = without_tensors(&problem, Pass::Forward, Location::Cuda(0))?;
+//! let plan = plan(&checked, &DeviceInfo::h200(), Backend::Cuda, None)?;
+//! assert_eq!(plan.algorithm, Algorithm::Flash3);
+//! println!("{plan}"); // kernels, grids, workspace, and why the other candidates do not run
+//! # Ok::<(), ferroflash::Error>(())
+//! ```
 
 mod append;
 mod backward;
@@ -66,6 +81,8 @@ pub use crate::terms::{Algorithm, Backend, Candidate, MaskBlocks, Outcome, Reaso
 use crate::validate::{Checked, Pass};
 
 /// All decisions before a launch.
+///
+/// The [module](mod@crate::plan) has an example.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// The backend.
@@ -89,6 +106,8 @@ pub struct Plan {
 }
 
 /// One kernel launch.
+///
+/// The [module](mod@crate::plan) has an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlannedLaunch {
     /// The kernel; its tile config has threads and shared memory.
@@ -104,6 +123,8 @@ pub struct PlannedLaunch {
 }
 
 /// A kernel that a plan launches: an entry of the list of kernels, and its constants.
+///
+/// The [module](mod@crate::plan) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SpecialisedKernel {
     /// Name of the entry.
@@ -121,6 +142,8 @@ impl fmt::Display for SpecialisedKernel {
 
 /// Plans a checked problem for a GPU (or the emulator's) or for the CPU. An algorithm asked for by name is never replaced: if it cannot run the
 /// problem, the error lists every candidate with its reason.
+///
+/// The [module](mod@crate::plan) has an example.
 pub fn plan(
     checked: &Checked,
     device: &DeviceInfo,

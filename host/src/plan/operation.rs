@@ -15,6 +15,8 @@ use crate::error::PlanError;
 use crate::validate::operation::CheckedOperation;
 
 /// All decisions before an operation is launched.
+///
+/// The [module](mod@crate::plan) has an example.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperationPlan<P> {
     /// The backend.

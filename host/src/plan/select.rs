@@ -17,6 +17,8 @@ use crate::terms::constant;
 use crate::validate::{Checked, Pass};
 
 /// The kernels of an algorithm's pass, in the order of their launches.
+///
+/// The [module](mod@crate::plan) has an example.
 pub fn kinds(algorithm: Algorithm, pass: Pass) -> &'static [Kind] {
     match (algorithm, pass) {
         (Algorithm::Flash3, Pass::Forward) => &[Kind::TmaForward],

@@ -12,6 +12,8 @@ use crate::terms::Algorithm;
 const STAMPS: &str = "stamps";
 
 /// Why a plan's main kernel has no time stamps.
+///
+/// [`PreparedForward::profiled`](crate::PreparedForward::profiled) has an example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoStamps {

@@ -14,6 +14,8 @@ use crate::validate::{Checked, Pass};
 const LISTED_ROWS: u32 = 128;
 
 /// Columns of a row of scores or weights: a multiple of this, so that every row is 16-byte aligned.
+///
+/// The [module](mod@crate::plan) has an example.
 pub const COLUMN_MULTIPLE: u64 = 8;
 
 /// Columns of a row of scores or weights in memory.

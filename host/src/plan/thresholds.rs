@@ -5,6 +5,8 @@
 //! hardware or of a format are not among them: exceeding those is refused.
 
 /// The sizes at which planning chooses differently. Numbers "for each SM" are multiplied by the device's number of SMs.
+///
+/// The [module](mod@crate::plan) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Thresholds {
     /// With divided keys, the most rows of lse that tiles merge themselves: each has a counter. A separate launch merges more of them. At most

@@ -5,6 +5,8 @@ use crate::error::DriverError;
 use crate::plan::{NoStamps, Plan};
 
 /// Why a prepared pass cannot be profiled.
+///
+/// [`PreparedForward::profiled`] has an example.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotStamped {

@@ -6,6 +6,8 @@ use super::RotaryTable;
 use crate::error::RotaryError;
 
 /// The rotation frequencies of the pairs of a row.
+///
+/// The [module](crate::rotary) has an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rotary {
     rotary_dim: usize,
@@ -14,6 +16,8 @@ pub struct Rotary {
 }
 
 /// A change of the frequencies, by which a model reads sequences `factor` times as long as those it was trained on.
+///
+/// The [module](crate::rotary) has an example.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Scaling {

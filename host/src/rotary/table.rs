@@ -7,6 +7,8 @@ use crate::tensor::{Location, Tensor, TensorMut};
 use crate::validate::rotary::check_dim;
 
 /// Cosines and sines of pairs at positions: each f32 `[n_positions, rotary_dim / 2]`, row-major.
+///
+/// The [module](crate::rotary) has an example.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RotaryTable {
     rotary_dim: usize,

@@ -22,6 +22,8 @@ use crate::error::ProblemError;
 pub use crate::terms::{Layout, Location};
 
 /// A tensor without its memory: the part that validation and planning look at.
+///
+/// [`Tensor`] gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Description {
     /// Shape and strides.
@@ -60,6 +62,8 @@ impl Description {
 }
 
 /// A tensor to read.
+///
+/// The [crate's documentation](crate) has an example.
 #[derive(Clone, Copy)]
 pub struct Tensor<'a> {
     memory: Memory<'a>,
@@ -67,6 +71,8 @@ pub struct Tensor<'a> {
 }
 
 /// A tensor to write.
+///
+/// The [crate's documentation](crate) has an example.
 pub struct TensorMut<'a> {
     memory: MemoryMut<'a>,
     layout: Layout,

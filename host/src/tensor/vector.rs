@@ -7,6 +7,8 @@ use crate::dtype::{Scalar, ScalarType};
 
 /// Contiguous numbers, to read: f32 statistics, i32 lengths, the u8 map of a block mask or the u64 state of dropout, on the host or on a device.
 /// `(&lse).into()` makes one from a slice, an array or a `Vec`.
+///
+/// [`Append`](crate::Append) has an example.
 #[derive(Clone, Copy)]
 pub struct Vector<'a> {
     memory: Memory<'a>,
@@ -101,6 +103,8 @@ impl<'a> VectorMut<'a> {
 }
 
 /// A vector without its memory.
+///
+/// [`Vector`] gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VectorDescription {
     /// The number of elements.

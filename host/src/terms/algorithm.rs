@@ -3,6 +3,8 @@
 use std::fmt;
 
 /// What runs a plan.
+///
+/// The [module](mod@crate::plan) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backend {
     /// The kernels, on a GPU.
@@ -14,6 +16,8 @@ pub enum Backend {
 }
 
 /// A schedule of the same mathematics.
+///
+/// The [module](mod@crate::plan) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// Holds the scores in memory: the baseline, and the way to get the weights.

@@ -9,6 +9,8 @@ use super::{Algorithm, Backend, Pass};
 use crate::dtype::Dtype;
 
 /// One algorithm that was considered, and what became of it.
+///
+/// The [module](mod@crate::plan) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The algorithm.
@@ -18,6 +20,8 @@ pub struct Candidate {
 }
 
 /// What became of a candidate.
+///
+/// The [module](mod@crate::plan) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It runs.
@@ -40,6 +44,8 @@ pub enum Outcome {
 }
 
 /// Why a candidate cannot run.
+///
+/// The [module](mod@crate::plan) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {

@@ -6,6 +6,8 @@ use std::fmt;
 ///
 /// Any strides are possible, so `[batch, heads, seqlen, head_dim]` and packed q, k, v need no copy. A stride of 0
 /// repeats one entry, for inputs.
+///
+/// [`Problem`](crate::Problem) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// Number of batch entries.

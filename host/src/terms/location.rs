@@ -3,6 +3,8 @@
 use std::fmt;
 
 /// In whose memory a tensor lies.
+///
+/// The [module](mod@crate::plan) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Location {
     /// Ordinary memory.

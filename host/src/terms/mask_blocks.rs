@@ -3,6 +3,8 @@
 use std::fmt;
 
 /// What becomes of the blocks of scores that a mask expression hides as a whole.
+///
+/// The [module](mod@crate::plan) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MaskBlocks {
     /// The expression is a band around the diagonal: the pass runs as under a built-in mask.
@@ -14,6 +16,8 @@ pub enum MaskBlocks {
 }
 
 /// Why the blocks that a mask expression hides are not found before the pass.
+///
+/// The [module](mod@crate::plan) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Unmapped {

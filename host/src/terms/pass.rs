@@ -1,6 +1,8 @@
 //! The passes of attention.
 
 /// Which pass is to run.
+///
+/// The [module](mod@crate::plan) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pass {
     /// o and lse.

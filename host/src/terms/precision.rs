@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 /// How exact products of f32 tensors are on a GPU. Sums, the softmax and lse are in f32 whatever it is. On the CPU products are in f32, too.
+///
+/// [`ProblemBuilder::precision`](crate::ProblemBuilder::precision) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// As tensor cores multiply the type: f32 as tf32, each element rounded to ten bits of mantissa, an error of 2⁻¹¹. 16-bit types as

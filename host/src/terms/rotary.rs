@@ -3,9 +3,13 @@
 use std::fmt;
 
 /// The most elements of a row that are rotated: many times what any model has.
+///
+/// The [module](crate::rotary) has an example.
 pub const MAX_ROTARY_DIM: usize = 1 << 16;
 
 /// Which elements of a row form pair i.
+///
+/// The [module](crate::rotary) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pairs {
     /// i and i + rotary_dim / 2: Llama as transformers and candle have it, GPT-NeoX.
@@ -15,6 +19,8 @@ pub enum Pairs {
 }
 
 /// At which positions the rows of a tensor stand.
+///
+/// The [module](crate::rotary) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Positions<'a> {
     /// Row i of every batch entry at this position plus i.
@@ -26,6 +32,8 @@ pub enum Positions<'a> {
 }
 
 /// Which rows are rotated, and how far the tables of cosines and sines go.
+///
+/// The [module](crate::rotary) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Turns {
     /// Which elements form pairs.
@@ -59,6 +67,8 @@ impl fmt::Display for Turns {
 }
 
 /// Which way rows are rotated.
+///
+/// The [module](crate::rotary) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// By the angle of their position: the forward pass.
@@ -68,6 +78,8 @@ pub enum Direction {
 }
 
 /// At which positions the queries of an append stand, of a sequence with so many rows in its cache before.
+///
+/// The [module](crate::rotary) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum QueryPositions {
     /// Query i at the position of new key i, `seqused_k + i`: for causal masks and windows.

@@ -7,6 +7,8 @@ use crate::error::ProblemError;
 use crate::problem::{BlockMask, Fp8Kv, Pages, Precision, Problem};
 
 /// The rules for the problem alone.
+///
+/// The [module](mod@crate::plan) has an example.
 pub fn sizes(problem: &Problem) -> Result<(), ProblemError> {
     head_dim_in_range(problem.head_dim())?;
     values(problem)?;

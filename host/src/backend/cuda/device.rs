@@ -25,6 +25,8 @@ use crate::plan::{DeviceInfo, Thresholds};
 static OPEN: Mutex<Vec<Weak<CudaDevice>>> = Mutex::new(Vec::new());
 
 /// An open CUDA device. Buffers, streams and events keep it open.
+///
+/// The [module](crate::backend::cuda) has an example.
 pub struct CudaDevice {
     kernels: Kernels,
     /// Memory without an owner that work may still use.
@@ -39,6 +41,8 @@ pub struct CudaDevice {
 }
 
 /// Memory of a device, in bytes.
+///
+/// The [module](crate::backend::cuda) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryInfo {
     /// Free now.

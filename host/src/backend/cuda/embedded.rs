@@ -20,6 +20,8 @@ use ferroflash_ptx::MODULES;
 static NO_MODULES: Option<&str> = None;
 
 /// Where the kernels come from, in words.
+///
+/// The [module](crate::backend::cuda) has an example.
 pub fn origin_of_kernels() -> &'static str {
     if cfg!(feature = "build-kernels") {
         "compiled with this program"
@@ -43,6 +45,8 @@ fn stand_ins_are_used() -> bool {
 }
 
 /// Why this program has no kernels, if it has none; in one line, with the remedy.
+///
+/// The [module](crate::backend::cuda) has an example.
 pub fn missing_kernels() -> Option<&'static str> {
     NO_MODULES.filter(|_| !stand_ins_are_used())
 }
@@ -79,6 +83,8 @@ pub(super) fn ptx(name: &'static str, arch: Arch) -> Result<CString, DriverError
 }
 
 /// The oldest CUDA whose driver takes embedded kernels: those of the oldest architecture, which come first. `None` without kernels.
+///
+/// The [module](crate::backend::cuda) has an example.
 pub fn needed_cuda() -> Option<Version> {
     if stand_ins_are_used() {
         return needed_by(&stand_in(VARIANTS.first()?.name, Arch::Sm80)?);

@@ -10,6 +10,8 @@ use super::stream::StreamRef;
 use crate::error::DriverError;
 
 /// A mark that streams pass.
+///
+/// The [module](crate::backend::cuda) has an example.
 #[derive(Debug)]
 pub struct Event {
     handle: CUevent,

@@ -352,6 +352,8 @@ pub(crate) fn elements<T: Scalar>(
 /// # Safety
 /// `n_elems` elements of `dtype` are at `address` of the device, for `'a` and for as long as work that was enqueued with the result runs or a graph
 /// that captured such work is launched; and nothing writes them during that time.
+///
+/// The [module](crate::backend::cuda) has an example.
 pub unsafe fn slice_from_raw<'a>(
     device: &'a CudaDevice,
     address: u64,

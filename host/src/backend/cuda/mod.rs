@@ -17,6 +17,19 @@
 //!
 //! Work is enqueued and runs while the host goes on; only the functions that say so wait. A call makes the device's
 //! context current for its duration where it is not, and leaves the thread as it was.
+//!
+//! ```no_run
+//! use ferroflash::backend::cuda::DeviceBuffer;
+//! use ferroflash::{Device, Queue};
+//!
+//! let device = Device::cuda(0)?;
+//! let gpu = device.as_cuda().expect("it is a GPU");
+//! gpu.keep_kernels_in("kernels")?; // so that the next process need not compile them
+//! let queue = Queue::new(gpu)?;
+//! let x = DeviceBuffer::from_slice(gpu, &[1f32, 2.0, 3.0], queue.stream())?;
+//! assert_eq!(x.to_vec(queue.stream())?, [1.0, 2.0, 3.0]);
+//! # Ok::<(), ferroflash::Error>(())
+//! ```
 
 mod captures;
 mod context;

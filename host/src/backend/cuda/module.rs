@@ -19,6 +19,8 @@ use super::kernel_cache::{KernelCache, Loaded, Origin, Target};
 use crate::error::DriverError;
 
 /// A kernel, loaded.
+///
+/// The [module](crate::backend::cuda) has an example.
 #[derive(Debug)]
 pub struct Kernel {
     variant: &'static Variant,
@@ -29,6 +31,8 @@ pub struct Kernel {
 }
 
 /// Properties of a compiled kernel.
+///
+/// The [module](crate::backend::cuda) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statistics {
     /// Registers of a thread.

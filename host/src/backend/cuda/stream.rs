@@ -10,6 +10,8 @@ use super::device::CudaDevice;
 use crate::error::DriverError;
 
 /// A stream of this library: it waits for no other stream, not even the default stream.
+///
+/// The [module](crate::backend::cuda) has an example.
 #[derive(Debug)]
 pub struct Stream {
     handle: CUstream,
@@ -17,6 +19,8 @@ pub struct Stream {
 }
 
 /// A borrowed stream: one of this library, with the feature `cust` one of that library, or a raw handle.
+///
+/// The [module](crate::backend::cuda) has an example.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamRef<'a> {
     handle: CUstream,

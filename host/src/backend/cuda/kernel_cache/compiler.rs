@@ -22,6 +22,8 @@ pub struct KernelCompiler {
 }
 
 /// A kernel in the folder.
+///
+/// The [module](crate::backend::cuda) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompiledKernel {
     /// Its file.

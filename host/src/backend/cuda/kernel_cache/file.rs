@@ -17,6 +17,8 @@ const FIELDS: [usize; 5] = [MAGIC.len(), 4, 32, 8, 32];
 const HEADER: usize = FIELDS[0] + FIELDS[1] + FIELDS[2] + FIELDS[3] + FIELDS[4];
 
 /// Why a file is not a valid file of a kernel cache.
+///
+/// The [module](crate::backend::cuda) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
     /// It is something else.

@@ -9,6 +9,8 @@ use super::Damage;
 use crate::error::PtxasError;
 
 /// The origin of a kernel's code.
+///
+/// The [module](crate::backend::cuda) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The driver compiled it, or had it in its own cache; there was no kernel cache.
@@ -43,6 +45,8 @@ impl Origin {
 }
 
 /// The statistics of a kernel cache.
+///
+/// The [module](crate::backend::cuda) has an example.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelCacheUse {
     /// Kernels found in it.
@@ -62,6 +66,8 @@ pub struct KernelCacheUse {
 }
 
 /// An error with a file of a kernel cache. No call fails because of it.
+///
+/// The [module](crate::backend::cuda) has an example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CacheFault {
     /// It is not a valid file of this cache.

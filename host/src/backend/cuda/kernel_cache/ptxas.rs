@@ -17,6 +17,8 @@ use super::super::embedded;
 use crate::error::PtxasError;
 
 /// A `ptxas` and its version.
+///
+/// The [module](crate::backend::cuda) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ptxas {
     program: PathBuf,
