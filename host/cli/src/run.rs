@@ -220,7 +220,7 @@ pub fn print_passes(done: &Done) {
         let wall_ms = times.wall_ms;
         let time = match times.device_ms {
             Some(ms) => {
-                format!("{ms:.4} ms on the device, {wall_ms:.3} ms with the copies there and back")
+                format!("{ms:.4} ms on the device, {wall_ms:.3} ms with compiling and copies")
             }
             None => format!("{wall_ms:.3} ms"),
         };
