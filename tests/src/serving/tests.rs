@@ -21,7 +21,7 @@ fn engines(seed: u64) -> Vec<ServingCase> {
 }
 
 /// What the library says of an append of two sequences to the same page, and of an entry that names no page.
-const SHARED: &str = "its elements may share memory";
+const SHARED: &str = "elements may share memory";
 const NO_PAGE: &str = "page_table says page";
 
 /// Every engine with pages of more than a row notices; `failures` are what it may say.
