@@ -51,10 +51,49 @@ pub fn wheel(workspace: &Workspace, options: &Wheel) -> Result<()> {
 pub fn published_wheel(workspace: &Workspace, out: &Path) -> Result<PathBuf> {
     available()?;
     let python = environment(workspace, "wheel", &BUILDERS)?;
-    let arguments = ["--zig", "--compatibility", COMPATIBILITY];
+    // Zig would link an unwinder of its own, which crashes on an exception of PyTorch that passes through our frames: exceptions are those of
+    // this library, which every Linux has.
+    let unwinder = format!("link-arg={}", unwinder()?.display());
+    let arguments = [
+        "--zig",
+        "--compatibility",
+        COMPATIBILITY,
+        "--",
+        "-C",
+        &unwinder,
+    ];
     let wheel = built(&mut maturin(workspace, &python, out, &arguments)?, out)?;
     check_size(workspace, &wheel)?;
     Ok(wheel)
+}
+
+/// The unwinder of the system's compilers.
+fn unwinder() -> Result<PathBuf> {
+    const NAME: &str = "libgcc_s.so.1";
+    let output = Command::new("cc")
+        .arg(format!("-print-file-name={NAME}"))
+        .output();
+    let output = output.context("cc is missing: `apt-get install gcc` brings it")?;
+    let path = PathBuf::from(String::from_utf8(output.stdout)?.trim());
+    match path.is_absolute() {
+        true => Ok(path),
+        false => bail!("{NAME} is missing: `apt-get install libgcc-s1` brings it"),
+    }
+}
+
+/// Runs the tests of PyTorch's operators on a wheel, those among them that have exceptions pass through the native module.
+pub fn try_operators(workspace: &Workspace, wheel: &Path, package: &Path) -> Result<()> {
+    let python = kept_environment(&TESTERS)?;
+    remove(package)?;
+    let install = ["install", "--quiet", "--no-deps", "--target"];
+    programs::run(pip(&python).args(install).arg(package).arg(wheel))?;
+    let mut pytest = Command::new(python);
+    pytest
+        .env("PYTHONPATH", package)
+        .current_dir(workspace.root.join(FOLDER))
+        .args(["-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider"])
+        .args(["tests/test_torch_plain.py", "tests/test_torch_errors.py"]);
+    programs::run(&mut pytest)
 }
 
 /// Builds the wheel as it is published, but for this machine alone, and fails where it has not the size that the README says.

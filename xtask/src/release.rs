@@ -281,10 +281,11 @@ fn command(workspace: &Workspace, folder: &Path) -> Result<()> {
     programs::run(Command::new(root.join("bin/ferroflash")).arg("info"))
 }
 
-/// Builds the wheel, installs it into an empty environment, and computes with it.
+/// Builds the wheel, installs it into an empty environment, and computes with it; then the tests of PyTorch's operators.
 fn wheel(workspace: &Workspace, folder: &Path) -> Result<()> {
     let wheel = python::published_wheel(workspace, &folder.join("wheel"))?;
-    python::try_alone(&wheel, &folder.join("python"))
+    python::try_alone(&wheel, &folder.join("python"))?;
+    python::try_operators(workspace, &wheel, &folder.join("package"))
 }
 
 #[cfg(test)]

@@ -237,12 +237,12 @@ fn nine_in_ten_are_within_fifteen_percent() {
     let says = |text: &str| assert!(chapter.contains(text), "{text}");
     says("fails below 90 % of these, and of all four schedules");
     assert!(flash.len() > 900, "{}", flash.len());
-    says("Of more than 900 plain rows of flash2 and flash3");
+    says("Of more than 900 plain measurements of flash2 and flash3");
     assert_eq!(format!("{:.0}", 100.0 * share(&flash)), "98");
     says("98 % are within 15 %");
     let launch = of_roof(Roof::Launch);
     assert!(launch.len() > 10 && launch.iter().all(|case| is_near(case)));
-    says("Rows that launches bind are within 15 %, all of them");
+    says("All measurements that launches bind are within 15 %");
     assert!(of_roof(Roof::Exponentials).is_empty());
-    says("No row of the record is bound by exponentials");
+    says("Exponentials bind no measurement of the record");
 }

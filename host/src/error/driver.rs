@@ -158,7 +158,7 @@ pub enum DriverError {
     /// A stream of the device is being captured into a graph, by this thread or another, and the call is not allowed then; or a
     /// capture was spoiled by such a call.
     #[error(
-        "a stream of the device is being captured into a graph, which the call spoils or is refused for: {source}"
+        "a stream of the device is being captured into a graph; the call is refused, or makes the capture invalid: {source}"
     )]
     Capture {
         /// In the driver's own words; its codes are 900 to 908.

@@ -96,7 +96,7 @@ pub enum ProblemError {
         given: usize,
     },
     /// A strided tensor that reaches beyond its memory.
-    #[error("{layout} reaches over {needed} elements; the memory has {given}")]
+    #[error("{layout} covers {needed} elements; the memory has {given}")]
     OutOfBounds {
         /// The layout asked for.
         layout: Layout,
@@ -217,7 +217,7 @@ pub enum ProblemError {
     SplitKv,
     /// A block mask, and keys divided into splits.
     #[error(
-        "split_kv and a block mask do not go together: splits are of keys that lie side by side. Leave out one of them"
+        "split_kv and a block mask do not go together: splits are of contiguous keys. Leave out one of them"
     )]
     BlockMaskWithSplitKv,
     /// A length contradicts another one, or the sizes of the problem.

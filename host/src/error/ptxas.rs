@@ -12,7 +12,7 @@ use ferroflash_driver::Version;
 #[non_exhaustive]
 pub enum PtxasError {
     /// It cannot be started.
-    #[error("ptxas {} cannot be run: {detail}", program.display())]
+    #[error("{} cannot be run: {detail}", program.display())]
     NotRun {
         /// Which.
         program: PathBuf,
@@ -22,7 +22,7 @@ pub enum PtxasError {
         detail: String,
     },
     /// It does not say, as `ptxas --version` does, of which release of CUDA it is.
-    #[error("ptxas {} --version names no release of CUDA; it says {said:?}", program.display())]
+    #[error("{} --version names no release of CUDA; it says {said:?}", program.display())]
     NoVersion {
         /// Which.
         program: PathBuf,
@@ -30,7 +30,7 @@ pub enum PtxasError {
         said: String,
     },
     /// It is older than the PTX of a kernel.
-    #[error("ptxas {} is of CUDA {release}; kernel {kernel} needs {needed}", program.display())]
+    #[error("{} is of CUDA {release}; kernel {kernel} needs {needed}", program.display())]
     TooOld {
         /// Which.
         program: PathBuf,
@@ -42,7 +42,7 @@ pub enum PtxasError {
         needed: Version,
     },
     /// It fails, or says that the kernel would not be what it should be.
-    #[error("ptxas {} does not compile kernel {kernel}: {said}", program.display())]
+    #[error("{} does not compile kernel {kernel}: {said}", program.display())]
     Refused {
         /// Which.
         program: PathBuf,
@@ -52,7 +52,7 @@ pub enum PtxasError {
         said: String,
     },
     /// A file that it needs cannot be written, or what it wrote cannot be read.
-    #[error("a file for ptxas {} in {}: {detail}", program.display(), folder.display())]
+    #[error("a file for {} in {}: {detail}", program.display(), folder.display())]
     File {
         /// Which.
         program: PathBuf,

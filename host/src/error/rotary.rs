@@ -39,7 +39,7 @@ pub enum RotaryError {
     },
     /// Tables without whole rows, or of different length.
     #[error(
-        "cos has {cos} elements, sin {sin}; needed: as many of both, a multiple of rotary_dim / 2 = {n_pairs}"
+        "cos has {cos} elements, sin {sin}; needed: the same number of both, a multiple of rotary_dim / 2 = {n_pairs}"
     )]
     Tables {
         /// Elements of cos.

@@ -123,7 +123,7 @@ pub enum ScoreError {
         why: NoReadDims,
     },
     /// A tensor reaches beyond its memory.
-    #[error("tensor {name} reaches over {needed} elements; the memory has {given}")]
+    #[error("tensor {name} covers {needed} elements; the memory has {given}")]
     TensorMemory {
         /// Its name.
         name: String,

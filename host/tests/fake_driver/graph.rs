@@ -180,7 +180,7 @@ fn a_blocking_call_that_a_capture_waits_for_says_so() {
     let spoiled = queue.capture(|_| {
         let waited = std::thread::scope(|scope| scope.spawn(|| cuda.synchronize()).join());
         let refused = waited.expect("it does not panic").unwrap_err();
-        let expected = "a stream of the device is being captured into a graph, which the call spoils or is refused for: \
+        let expected = "a stream of the device is being captured into a graph; the call is refused, or makes the capture invalid: \
                         cuCtxSynchronize: operation not permitted when stream is capturing \
                         (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 900)";
         assert_eq!(refused.to_string(), expected);
