@@ -281,7 +281,10 @@ fn shapes_and_types_of_an_append() {
         &NewRows::new(&step.k, &step.v).with_q(&step.q),
         None,
     );
-    assert_eq!(refusal(without), "rotary was not set; the builder has no default for it");
+    assert_eq!(
+        refusal(without),
+        "rotary was not set; the builder has no default for it"
+    );
 }
 
 #[test]
