@@ -13,7 +13,7 @@ use crate::ptx::{self, BuildPtx};
 use crate::test::{self, Counts, Test};
 use crate::times::Times;
 use crate::workspace::Workspace;
-use crate::{api, bindings, codegen, packages, parts, programs, python, seen, tidy, tools};
+use crate::{api, bindings, book, codegen, packages, parts, programs, python, seen, tidy, tools};
 
 /// Runs every step, those first that are soon done; says at the end what took how long, which failed, and the counts alone on the last line.
 pub fn ci(workspace: &Workspace) -> Result<bool> {
@@ -134,6 +134,11 @@ impl Run {
             .into_iter()
             .partition(|part| part.length == Length::Short);
         self.parts(workspace, seed, &short);
+        match book::mdbook(workspace) {
+            // Pictures, quotes and links are tests of the book's package.
+            Ok(mdbook) => self.check("book", book::build(workspace, &mdbook)),
+            Err(error) => self.counts.add_not_run(&format!("book: {error:#}"), 1),
+        }
         match tools::install(workspace) {
             Ok(_programs) => {
                 self.check("ptxas", ptx::build_ptx(workspace, &BuildPtx::sampled(seed)));
