@@ -134,16 +134,16 @@ impl Run {
             .into_iter()
             .partition(|part| part.length == Length::Short);
         self.parts(workspace, seed, &short);
-        match book::mdbook(workspace) {
-            // Pictures, quotes and links are tests of the book's package.
-            Ok(mdbook) => self.check("book", book::build(workspace, &mdbook)),
-            Err(error) => self.counts.add_not_run(&format!("book: {error:#}"), 1),
-        }
         match tools::install(workspace) {
             Ok(_programs) => {
                 self.check("ptxas", ptx::build_ptx(workspace, &BuildPtx::sampled(seed)));
             }
             Err(error) => self.counts.add_not_run(&format!("ptxas: {error:#}"), 1),
+        }
+        match book::mdbook(workspace) {
+            // Pictures, quotes and links are tests of the book's package.
+            Ok(mdbook) => self.check("book", book::build(workspace, &mdbook)),
+            Err(error) => self.counts.add_not_run(&format!("book: {error:#}"), 1),
         }
         self.parts(workspace, seed, &long);
     }
