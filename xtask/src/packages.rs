@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -30,20 +30,7 @@ pub struct Package {
 
 /// The packages of the workspace with this manifest.
 pub fn packages(workspace: &Workspace, manifest: &str) -> Result<Vec<Package>> {
-    let mut cargo = Command::new(workspace.cargo());
-    cargo.current_dir(&workspace.root).stderr(Stdio::inherit());
-    let arguments = [
-        "metadata",
-        "--no-deps",
-        "--format-version",
-        "1",
-        "--manifest-path",
-    ];
-    let output = cargo.args(arguments).arg(manifest).output()?;
-    if !output.status.success() {
-        bail!("cargo metadata failed for {manifest}");
-    }
-    of_metadata(&serde_json::from_slice(&output.stdout)?)
+    of_metadata(&workspace.metadata(manifest)?)
 }
 
 fn of_metadata(metadata: &Value) -> Result<Vec<Package>> {

@@ -1,8 +1,6 @@
 //! The tests of the workspace in parts: what is soon done comes first, so that failures show early.
 
-use std::process::Command;
-
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::workspace::Workspace;
@@ -63,18 +61,7 @@ impl Part {
 
 /// All tests of the workspace: together what `cargo test --workspace` runs.
 pub fn parts(workspace: &Workspace) -> Result<Vec<Part>> {
-    let mut cargo = Command::new(workspace.cargo());
-    cargo.current_dir(&workspace.root);
-    let output = cargo
-        .args(["metadata", "--no-deps", "--format-version", "1"])
-        .output()?;
-    if !output.status.success() {
-        bail!(
-            "cargo metadata: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
-    of_metadata(&serde_json::from_slice(&output.stdout)?)
+    of_metadata(&workspace.metadata("Cargo.toml")?)
 }
 
 fn of_metadata(metadata: &Value) -> Result<Vec<Part>> {

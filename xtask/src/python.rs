@@ -81,19 +81,28 @@ fn unwinder() -> Result<PathBuf> {
     }
 }
 
-/// Runs the tests of PyTorch's operators on a wheel, those among them that have exceptions pass through the native module.
-pub fn try_operators(workspace: &Workspace, wheel: &Path, package: &Path) -> Result<()> {
-    let python = kept_environment(&TESTERS)?;
+/// pytest in the folder of the package, with the package of this wheel, which is installed into a folder of its own.
+fn pytest(workspace: &Workspace, python: &Path, wheel: &Path, package: &Path) -> Result<Command> {
     remove(package)?;
     let install = ["install", "--quiet", "--no-deps", "--target"];
-    programs::run(pip(&python).args(install).arg(package).arg(wheel))?;
+    programs::run(pip(python).args(install).arg(package).arg(wheel))?;
     let mut pytest = Command::new(python);
     pytest
         .env("PYTHONPATH", package)
         .current_dir(workspace.root.join(FOLDER))
-        .args(["-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider"])
-        .args(["tests/test_torch_plain.py", "tests/test_torch_errors.py"]);
-    programs::run(&mut pytest)
+        .args(["-m", "pytest", "--color=no", "-p", "no:cacheprovider"]);
+    Ok(pytest)
+}
+
+/// Runs the tests of PyTorch's operators on a wheel, those among them that have exceptions pass through the native module.
+pub fn try_operators(workspace: &Workspace, wheel: &Path, package: &Path) -> Result<()> {
+    let python = kept_environment(&TESTERS)?;
+    let mut pytest = pytest(workspace, &python, wheel, package)?;
+    programs::run(pytest.args([
+        "-q",
+        "tests/test_torch_plain.py",
+        "tests/test_torch_errors.py",
+    ]))
 }
 
 /// Builds the wheel as it is published, but for this machine alone, and fails where it has not the size that the README says.
@@ -160,24 +169,11 @@ pub fn count(workspace: &Workspace, seed: u64) -> Result<Counts> {
         return Ok(counts);
     }
     let (python, wheel) = build_tested(workspace)?.context("there is a Python")?;
-    // Beside the environment, which other clones use, too.
+    // Outside the environment, which other clones use, too.
     let package = workspace.target.join("python/tests-package");
-    remove(&package)?;
-    let install = ["install", "--quiet", "--no-deps", "--target"];
-    programs::run(pip(&python).args(install).arg(&package).arg(wheel))?;
-    let mut pytest = Command::new(python);
-    pytest.env("PYTHONPATH", &package);
+    let mut pytest = pytest(workspace, &python, &wheel, &package)?;
     pytest.env("SEED", seed.to_string());
-    pytest.current_dir(workspace.root.join(FOLDER)).args([
-        "-m",
-        "pytest",
-        "-rs",
-        "--tb=short",
-        "--color=no",
-        "-p",
-        "no:cacheprovider",
-        "tests",
-    ]);
+    pytest.args(["-rs", "--tb=short", "tests"]);
     let mut tally = Tally::default();
     let success = test::stream(pytest, |line| tally.read(line))?;
     counts.add(tally.finish(success));

@@ -34,23 +34,18 @@ pub struct Release {
 pub fn release(workspace: &Workspace, options: &Release) -> Result<()> {
     let folder = workspace.target.join(FOLDER);
     let mut failed = Vec::new();
-    let mut step = |name: &'static str, result: Result<()>, begun: Instant| {
+    let long = LONG_STEPS.iter().filter(|_| !options.quick);
+    for (name, run) in STEPS.iter().chain(long) {
+        let begun = Instant::now();
+        let result = run(workspace, &folder);
         let seconds = begun.elapsed().as_secs_f64();
         match result {
             Ok(()) => println!("{name}: done in {seconds:.0} s"),
             Err(error) => {
                 println!("{name}: {error:#}");
-                failed.push(name);
+                failed.push(*name);
             }
         }
-    };
-    for (name, run) in STEPS {
-        let begun = Instant::now();
-        step(name, run(workspace, &folder), begun);
-    }
-    for (name, run) in LONG_STEPS.iter().filter(|_| !options.quick) {
-        let begun = Instant::now();
-        step(name, run(workspace, &folder), begun);
     }
     ensure!(
         failed.is_empty(),
@@ -78,9 +73,8 @@ const STEPS: [Step; 6] = [
 ];
 
 /// What takes minutes.
-const LONG_STEPS: [Step; 3] = [
-    ("a program on the packages", first_call),
-    ("the command from its package", command),
+const LONG_STEPS: [Step; 2] = [
+    ("a program and the command from the packages", from_packages),
     ("the wheel in an empty environment", wheel),
 ];
 
@@ -216,16 +210,22 @@ fn patches(packages: &[(String, PathBuf)]) -> String {
     format!("[patch.crates-io]\n{lines}")
 }
 
-/// Builds and runs the README's example as a program of its own, on the packages as they are published.
-fn first_call(workspace: &Workspace, folder: &Path) -> Result<()> {
+/// Builds programs on the packages as they are published, outside the workspace.
+fn from_packages(workspace: &Workspace, folder: &Path) -> Result<()> {
     let packages = unpacked(workspace, folder)?;
+    first_call(workspace, folder, &packages)?;
+    command(workspace, folder, &packages)
+}
+
+/// Builds and runs the README's example as a program of its own.
+fn first_call(workspace: &Workspace, folder: &Path, packages: &[(String, PathBuf)]) -> Result<()> {
     let program = folder.join("first-call");
     fs::create_dir_all(program.join("src"))?;
     let library = packages.iter().find(|(name, _)| name == "ferroflash");
     library.context("the library is packed")?;
     let manifest = format!(
         "{MANIFEST}\n[dependencies]\nferroflash = \"*\"\n\n{}",
-        patches(&packages)
+        patches(packages)
     );
     fs::write(program.join("Cargo.toml"), manifest)?;
     let readme = fs::read_to_string(workspace.root.join("README.md"))?;
@@ -254,17 +254,15 @@ fn main_of(text: &str) -> Result<String> {
 }
 
 /// Installs the command from its package into an empty folder, and runs it.
-fn command(workspace: &Workspace, folder: &Path) -> Result<()> {
-    let packages = unpacked(workspace, folder)?;
+fn command(workspace: &Workspace, folder: &Path, packages: &[(String, PathBuf)]) -> Result<()> {
     let own = packages.iter().find(|(name, _)| name == "ferroflash-cli");
     let (_, own) = own.context("the command is packed")?;
     // It lies within the repository, and belongs to no workspace.
     let manifest = own.join("Cargo.toml");
     let text = fs::read_to_string(&manifest)?;
     fs::write(&manifest, format!("{text}\n[workspace]\n"))?;
-    let patches = patches(&packages);
     let config = folder.join("patches.toml");
-    fs::write(&config, patches)?;
+    fs::write(&config, patches(packages))?;
     let root = folder.join("command");
     let mut install = Command::new(workspace.cargo());
     install

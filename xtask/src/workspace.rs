@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 /// The checkout that this program was compiled from.
 pub struct Workspace {
@@ -40,6 +40,24 @@ impl Workspace {
     /// The cargo that runs this program.
     pub fn cargo(&self) -> PathBuf {
         std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
+    }
+
+    /// What cargo says of the packages of the workspace with this manifest.
+    pub fn metadata(&self, manifest: &str) -> Result<serde_json::Value> {
+        let mut cargo = Command::new(self.cargo());
+        cargo.current_dir(&self.root);
+        let arguments = ["metadata", "--no-deps", "--format-version", "1"];
+        let output = cargo
+            .args(arguments)
+            .args(["--manifest-path", manifest])
+            .output()?;
+        if !output.status.success() {
+            bail!(
+                "cargo metadata: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+        Ok(serde_json::from_slice(&output.stdout)?)
     }
 
     /// cargo's `verb` (`build` or `run`) on the command `ferroflash`, in release, with these features beside those that it has by default.

@@ -58,7 +58,7 @@ pub fn columns() -> usize {
     size.map_or(COLUMNS, |(_, columns)| usize::from(columns))
 }
 
-/// How often a bar shows the time anew: seldom, since what it shows may be measured.
+/// The interval between redraws of a bar. It is long, because a measurement may be running.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Progress, on stderr if that is a terminal. The bar goes when it is dropped.

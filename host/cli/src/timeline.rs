@@ -93,7 +93,7 @@ pub fn timeline(arguments: &TimelineArguments) -> Result<ExitCode, Failure> {
             sizes(&problem),
             problem.mask()
         );
-        let cells = match has_steps(&timeline) {
+        let cells = match has_steps(timeline.lanes.iter().flatten()) {
             true => {
                 "A cell is a step, its number the block of queries. Pale: a tile's beginning and end. Grey: a wait at a semaphore."
             }
@@ -147,7 +147,7 @@ fn print(timeline: &Timeline, n_sms: u32, unit: &str) {
         say!("The first {MOST_ROWS} of {n} places; --svg draws all, --sms 8 has fewer.");
     }
     say!("{:NAME$}{unit}", "");
-    let letters = match has_steps(timeline) {
+    let letters = match has_steps(timeline.lanes.iter().flatten()) {
         true => "A letter is a block of queries, 0 to 9, then a to z; = a beginning or an end",
         false => "A letter is a tile, 0 to 9, then a to z, and a colour its head",
     };
@@ -157,17 +157,15 @@ fn print(timeline: &Timeline, n_sms: u32, unit: &str) {
     );
 }
 
-fn has_steps(timeline: &Timeline) -> bool {
-    let stretches = timeline.lanes.iter().flatten();
-    let mut doings = stretches.map(|stretch| stretch.doing);
+/// Whether steps are told apart.
+fn has_steps<'a>(stretches: impl IntoIterator<Item = &'a Stretch>) -> bool {
+    let mut doings = stretches.into_iter().map(|stretch| stretch.doing);
     doings.any(|doing| matches!(doing, Doing::Step { .. }))
 }
 
 /// What a place does, a letter for each part of the time.
 fn in_letters(lane: &[Stretch], end: u64, width: usize) -> String {
-    let steps = lane
-        .iter()
-        .any(|stretch| matches!(stretch.doing, Doing::Step { .. }));
+    let steps = has_steps(lane);
     let at = |column: usize| {
         // The middle of the column.
         let time = (2 * column as u64 + 1) * end / (2 * width as u64);
