@@ -213,7 +213,7 @@ fn measure_on<T: Bytes, S: Subject<T>>(
     Ok(rows)
 }
 
-/// Takes variants out of the measurement whose results are wrong: no time counts for a wrong answer. How near the others are.
+/// Takes variants out of the measurement whose results are wrong: no time counts for a wrong answer. Returns the worst result of each other variant.
 fn drop_wrong<T: Bytes, S: Subject<T>>(
     subject: &mut S,
     case: &Case,
@@ -231,7 +231,7 @@ fn drop_wrong<T: Bytes, S: Subject<T>>(
         };
         let results = compared(subject.results(call)?);
         match reference.judge(results, Rounding::of(&case.problem, device.backend())) {
-            Ok(nearest) => *check = nearest,
+            Ok(worst) => *check = worst,
             Err(wrong) => *variant = Err(wrong),
         }
     }
@@ -257,7 +257,7 @@ impl Reference {
         }
     }
 
-    /// How near these are, if there is something that they are held to; an error where they are others.
+    /// The result with the largest error relative to what is allowed, if there is a reference; an error if it exceeds that.
     fn judge(&mut self, results: Results, rounding: Rounding) -> Result<Option<Check>, Failure> {
         let Some(reference) = &self.results else {
             self.results = Some(results);
@@ -273,13 +273,13 @@ impl Reference {
                 allowed_rms: 2.0 * comparison.allowed_rms,
             }
         });
-        // Of equal results nothing is used of what is allowed, be that nothing.
+        // Equal results use nothing of what is allowed, even if nothing is allowed.
         let used = |check: &Check| match check.rms == 0.0 {
             true => 0.0,
             false => check.rms / check.allowed_rms,
         };
-        let nearest = checks.max_by(|a, b| used(a).total_cmp(&used(b)));
-        match nearest {
+        let worst = checks.max_by(|a, b| used(a).total_cmp(&used(b)));
+        match worst {
             Some(check) if 1.0 < used(&check) => Err(Failure::Differs(format!(
                 "not measured: {} differs from {} by {:.1e} (rms), allowed {:.1e}",
                 check.name, self.whose, check.rms, check.allowed_rms
