@@ -154,7 +154,7 @@ pub use problem::append::AppendProblem;
 pub use problem::merge::MergeProblem;
 pub use problem::rotate::RotateProblem;
 pub use problem::{
-    BlockMask, Dropout, Fp8Kv, Mask, MaskExpression, Order, Pages, Precision, Problem,
+    BlockMask, Dropout, Fp8, Fp8Kv, Mask, MaskExpression, Order, Pages, Precision, Problem,
     ProblemBuilder, Score, SplitKv,
 };
 pub use rotate::Rotate;

@@ -5,6 +5,7 @@ mod block_mask;
 mod builder;
 mod dropout;
 mod edit;
+mod fp8;
 mod fp8_kv;
 mod given;
 pub mod merge;
@@ -25,6 +26,7 @@ pub use builder::ProblemBuilder;
 pub use dropout::Dropout;
 pub(crate) use dropout::philox;
 pub(crate) use edit::{DimUse, EditParts, ReadOf};
+pub use fp8::Fp8;
 pub use fp8_kv::Fp8Kv;
 pub use pages::Pages;
 pub use precision::Precision;
@@ -163,6 +165,7 @@ pub struct Problem {
     split_kv: SplitKv,
     pages: Option<Pages>,
     fp8_kv: Option<Fp8Kv>,
+    fp8: Option<Fp8>,
     expressions: Expressions,
     /// The optional inputs that every call gives.
     given: ArgumentSet,
@@ -215,6 +218,7 @@ impl Problem {
             split_kv: SplitKv::Auto,
             pages: None,
             fp8_kv: None,
+            fp8: None,
             expressions: Expressions::default(),
             given: ArgumentSet::default(),
             dropout: Number::ZERO,
@@ -277,7 +281,7 @@ impl Problem {
         self.head_dim
     }
 
-    /// Element type of q and o, and of k and v without [`Problem::fp8_kv`].
+    /// Element type of o, of q without [`Problem::fp8`], and of k and v without that and [`Problem::fp8_kv`].
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
@@ -307,11 +311,24 @@ impl Problem {
         self.fp8_kv
     }
 
-    /// Element type of k and v.
-    pub fn dtype_k(&self) -> ScalarType {
-        match self.fp8_kv {
+    /// The kind of scales of q, k and v, if all are in 8 bits.
+    pub fn fp8(&self) -> Option<Fp8> {
+        self.fp8
+    }
+
+    /// Element type of q.
+    pub fn dtype_q(&self) -> ScalarType {
+        match self.fp8 {
             Some(_) => ScalarType::E4m3,
             None => self.dtype.into(),
+        }
+    }
+
+    /// Element type of k and v.
+    pub fn dtype_k(&self) -> ScalarType {
+        match (self.fp8, self.fp8_kv) {
+            (None, None) => self.dtype.into(),
+            _ => ScalarType::E4m3,
         }
     }
 

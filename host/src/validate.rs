@@ -167,6 +167,10 @@ pub(crate) fn fit(
         let what = "the backward pass or the weights";
         return Err(ProblemError::Fp8KvWith { what });
     }
+    if pass != Pass::Forward && problem.fp8().is_some() {
+        let what = "the backward pass or the weights";
+        return Err(ProblemError::Fp8With { what });
+    }
     if pass != Pass::Forward && problem.values_in_keys() {
         let what = "the backward pass or the weights";
         return Err(ProblemError::ValuesInKeysWith { what });

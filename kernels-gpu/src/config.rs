@@ -7,7 +7,7 @@ mod flash3_backward;
 mod flash3_forward;
 mod standard;
 
-use crate::params::BLOCK_MULTIPLE;
+use crate::params::{BLOCK_MULTIPLE, BOX_BYTES};
 use crate::variants::{Dtype, Kind, TileShape};
 
 pub use beside::*;
@@ -60,6 +60,9 @@ const fn divide_blocks(block_q: u32, block_k: u32) -> bool {
     BLOCK_MULTIPLE.is_multiple_of(block_q) && BLOCK_MULTIPLE.is_multiple_of(block_k)
 }
 
+/// Bytes of an element of 8 bits.
+pub const BYTE_BYTES: u32 = 1;
+
 /// Bytes of an element of 16 bits.
 pub const HALF_BYTES: u32 = 2;
 
@@ -84,6 +87,11 @@ const fn rows(main: TileConfig, threads: u32, row_bytes: u32) -> TileConfig {
         spill_bytes: 0,
         ..main
     }
+}
+
+/// Bytes of a row of boxes that has these bytes.
+pub const fn padded_bytes(row_bytes: u32) -> u32 {
+    row_bytes.next_multiple_of(BOX_BYTES)
 }
 
 /// Columns of head_dim `head_dim` rounded up to pieces of 64, as in boxes and the accumulator of dQ.
@@ -133,7 +141,7 @@ pub const fn tile_config(
         (Kind::Forward, TileShape::Default) => forward(bytes, head_dim),
         (Kind::Forward, TileShape::Compact) => forward_decode(head_dim),
         (Kind::ForwardE4m3, TileShape::Compact) => forward_decode_e4m3(head_dim),
-        (Kind::TmaForward, _) => tma_forward(head_dim, value_dim, tiles),
+        (Kind::TmaForward, _) => tma_forward(bytes, head_dim, value_dim, tiles),
         (Kind::TmaForwardMla, TileShape::Compact) => tma_forward_mla(head_dim),
         (Kind::TmaBackwardPreprocess, _) => rows(
             tma_backward(head_dim, value_dim, tiles),

@@ -10,8 +10,8 @@ use crate::{for_each_profiled_variant, for_each_variant};
 /// The element types by their names in variants: on the CPU both 16-bit ones are one type, so that a kernel is compiled once for both.
 #[cfg(not(target_arch = "nvptx64"))]
 mod element {
-    pub use crate::tile::element::F32;
     pub use crate::tile::element::either::{Either as Bf16, Either as F16, choose};
+    pub use crate::tile::element::{E4m3, F32};
 }
 
 /// The type of a variant's tiles: of its module, element type where it differs in them, head_dim, columns of values where these are others, and shape.
@@ -74,6 +74,12 @@ macro_rules! run {
     };
     (Flash1Backward, $name:ident, $p:expr, $dtype:ident, $head_dim:literal $(; $tiles:ident)?) => {
         papers::flash1::backward::backward::<element::$dtype, tiles!(backward::sm80 of $dtype, $head_dim $(; $tiles)?)>($p)
+    };
+    (TmaForward, $name:ident, $p:expr, E4m3, $head_dim:literal; $tiles:ident) => {
+        forward::sm90::forward::<element::E4m3, forward::sm90::tiles!(1, $head_dim, $head_dim, $tiles)>($p, address!($name, $p))
+    };
+    (TmaForward, $name:ident, $p:expr, E4m3, $head_dim:literal) => {
+        forward::sm90::forward::<element::E4m3, forward::sm90::tiles!(1, $head_dim, $head_dim, Default)>($p, address!($name, $p))
     };
     (TmaForward, $name:ident, $p:expr, $dtype:ident, $head_dim:literal $(/ $head_dim_v:literal)? $(; $tiles:ident)?) => {
         forward::sm90::forward::<element::$dtype, tiles!(forward::sm90, $head_dim $(/ $head_dim_v)? $(; $tiles)?)>($p, address!($name, $p))

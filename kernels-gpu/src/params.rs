@@ -36,7 +36,7 @@ pub use block_list::{BlockListParams, BlockListPhase, BlockLists};
 pub use block_mask::{BLOCK_MULTIPLE, BlockMap, FULL_BLOCK, HIDDEN_BLOCK, PARTIAL_BLOCK};
 pub use clear::ClearParams;
 pub use combine::{CombineParams, SplitKv};
-pub use descale::Descale;
+pub use descale::{Descale, Descales};
 pub use divisors::Divisors;
 pub use dropout::DropoutParams;
 pub use flash1::Flash1ForwardParams;
@@ -51,7 +51,7 @@ pub use stamps::{Moment, Stamp};
 pub use standard::StandardParams;
 pub use tensor_gradient::{GRADIENT_BF16, GRADIENT_F16, GRADIENT_F32, TensorGradientParams};
 pub use tensor_map::{
-    BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, FORWARD_MAPS, ForwardMap, TensorMap,
+    BACKWARD_MAPS, BOX_BYTES, BOX_COLUMNS, BackwardMap, FORWARD_MAPS, ForwardMap, TensorMap,
 };
 pub use window::Window;
 
@@ -199,6 +199,8 @@ parameters! {
         pub dropout: DropoutParams = Within,
         /// As in [`ForwardParams`].
         pub stamps: u64 = Workspace,
+        /// For kernels for q, k and v in 8 bits: their scales.
+        pub descales: Descales = Within,
     }
 }
 
@@ -315,7 +317,8 @@ const _: () = assert!(
             + 304
             + 8
             + 40
-            + 8usize)
+            + 8
+            + 32usize)
             .next_multiple_of(align_of::<TensorMap>())
 );
 const _: () = assert!(

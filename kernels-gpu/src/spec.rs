@@ -44,6 +44,10 @@ macro_rules! for_each_constant {
             Dropout dropout "dropout";
             /// Rows of the tensors have fewer columns than the kernel is compiled for: see [`crate::variants::Variant::pads_columns`].
             PadColumns pad_columns "pad_columns";
+            /// Where q, k and v have 8 bits: o is f16, not bf16.
+            OF16 o_f16 "o_f16";
+            /// The same: o is f32.
+            OF32 o_f32 "o_f32";
             /// Products of f32 are as exact as sums in f32 allow, instead of in tf32: see [`crate::tile::tf32`].
             FullPrecision full_precision "full_precision";
         }) }

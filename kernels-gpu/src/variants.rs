@@ -76,6 +76,14 @@ macro_rules! for_each_variant {
             forward_sm90a_f16_d64_grouped:   TmaForward { arch: Sm90a, dtype: F16, head_dim: 64, tiles: Grouped }
             forward_sm90a_f16_d128_grouped:  TmaForward { arch: Sm90a, dtype: F16, head_dim: 128, tiles: Grouped }
 
+            forward_sm90a_e4m3_d64:  TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 64 }
+            forward_sm90a_e4m3_d96:  TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 96 }
+            forward_sm90a_e4m3_d64_wide:  TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 64, tiles: Wide }
+            forward_sm90a_e4m3_d128_wide: TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 128, tiles: Wide }
+            forward_sm90a_e4m3_d128: TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 128 }
+            forward_sm90a_e4m3_d192: TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 192 }
+            forward_sm90a_e4m3_d256: TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 256 }
+
             forward_sm90a_bf16_d64_v256:  TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64, head_dim_v: 256 }
             forward_sm90a_bf16_d64_v512:  TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64, head_dim_v: 512 }
             forward_sm90a_bf16_d192_v128: TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 192, head_dim_v: 128 }
@@ -359,7 +367,7 @@ mod stamps;
 
 pub use crate::config::TileConfig;
 pub use arch::{Arch, Reach};
-pub use capabilities::ScoreSite;
+pub use capabilities::{ScoreSite, of_elements};
 pub use columns::{
     HEAD_DIM_MULTIPLE, HEAD_DIM_MULTIPLE_E4M3, HEAD_DIM_MULTIPLE_F32, HeadDims, MAX_HEAD_DIM,
     MAX_HEAD_DIM_IN_PIECES,

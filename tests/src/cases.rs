@@ -20,7 +20,7 @@
 //! | [`mod@tf32`] | f32 tensors on a GPU, in both precisions |
 //! | [`orders`], [`head_splits`] | the same for the orders of tiles, and for few tiles of shared keys, in flash3's backward pass |
 //! | [`mod@thresholds`], [`many`] | plans that only large problems get: small ones for a device of smaller thresholds, and sequences by the hundred |
-//! | [`pages`], [`fp8`], [`serving`], [`merges`], [`appends`] | keys and values in pages, in 8 bits, and engines that keep them so; operations beside attention |
+//! | [`pages`], [`fp8`], [`e4m3`], [`serving`], [`merges`], [`appends`] | keys and values in pages, in 8 bits, and engines that keep them so; operations beside attention |
 
 pub mod aimed;
 pub mod appends;
@@ -30,6 +30,7 @@ mod case;
 pub mod compact;
 pub mod decode;
 pub mod dropout;
+pub mod e4m3;
 pub mod flash1;
 pub mod fp8;
 pub mod grouped;

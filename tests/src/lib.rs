@@ -18,6 +18,7 @@
 //! | [`rotate`] | the suite of rotations |
 //! | [`pages`] | the suite of keys and values in pages |
 //! | [`unseen`] | the suite of lengths and tables that are any numbers |
+//! | [`e4m3`] | the suite of queries, keys and values in 8 bits |
 //! | [`fp8`] | the suite of keys and values in 8 bits |
 //! | [`mla`] | the suite of values in the keys |
 //! | [`scores`] | the suite of scores and masks of the user's own |
@@ -33,6 +34,7 @@
 pub mod oracle;
 pub mod pages;
 
+pub mod e4m3;
 pub mod fp8;
 pub mod inputs;
 pub mod mla;

@@ -8,6 +8,7 @@ use ferroflash::error::ProblemError;
 use ferroflash::{Algorithm, Backend, Order, Pass, Problem};
 
 use crate::cases::Case;
+use crate::cases::e4m3::E4m3Case;
 use crate::cases::fp8::Fp8Case;
 use crate::cases::mla::MlaCase;
 use crate::cases::paged_scores::PagedScoreCase;
@@ -16,7 +17,7 @@ use crate::cases::scores::ScoreCase;
 use crate::sample::{self, Choice, Member, Members, Share};
 use crate::subject::Subject;
 use crate::ways::{self, Given};
-use crate::{fp8, mla, pages, scores, suite};
+use crate::{e4m3, fp8, mla, pages, scores, suite};
 
 /// A set of cases that a subject is put through.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +49,8 @@ pub enum Cases {
     Latent(fn() -> Vec<MlaCase>),
     /// Keys and values in 8 bits.
     Fp8(fn() -> Vec<Fp8Case>),
+    /// Queries, keys and values in 8 bits.
+    E4m3(fn() -> Vec<E4m3Case>),
 }
 
 inventory::collect!(Set);
@@ -121,6 +124,10 @@ impl Set {
                 let cases = cases();
                 mla::check_set(subject, algorithm, test, &cases, &self.numbers(cases.len()));
             }
+            Cases::E4m3(cases) => {
+                let cases = cases();
+                e4m3::check_set(subject, algorithm, test, &cases, &self.numbers(cases.len()));
+            }
             Cases::Fp8(cases) => {
                 let cases = cases();
                 fp8::check_set(subject, algorithm, test, &cases, &self.numbers(cases.len()));
@@ -178,6 +185,7 @@ impl Set {
                 rule: Some(format!("rule {:?}", c.rule)),
                 ..Entry::new(&c.paged.case, [c.problem()])
             }),
+            Cases::E4m3(cases) => of(cases(), |c| Entry::new(&c.case, [c.problem()])),
             Cases::Fp8(cases) => of(cases(), |c| Entry::new(&c.paged.case, [c.problem()])),
             // Each runs with its keys side by side, too.
             Cases::Latent(cases) => of(cases(), |c| {

@@ -88,6 +88,7 @@ fn matrix(variants: &[Variant]) -> String {
             Some(Dtype::Bf16) => "bf16".to_owned(),
             Some(Dtype::F16) => "fp16".to_owned(),
             Some(Dtype::F32) => "f32".to_owned(),
+            Some(Dtype::E4m3) => "e4m3".to_owned(),
             None => "bf16, fp16, f32".to_owned(),
         });
         let devices = match variant.arch.reach() {

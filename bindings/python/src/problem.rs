@@ -3,7 +3,7 @@
 use ferroflash::error::ProblemError;
 use ferroflash::expression::{Expression, Type};
 use ferroflash::validate::Pass;
-use ferroflash::{Attention, Dtype, Error, Fp8Kv, Mask, Pages, Precision, SplitKv};
+use ferroflash::{Attention, Dtype, Error, Fp8, Fp8Kv, Mask, Pages, Precision, SplitKv};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -26,11 +26,11 @@ impl Problem {
     /// numbers of keys before and after a query's position, aligned to the bottom right; `None`: no limit. With `columns` keys and values are a pool
     /// of pages, `[n_pages, page_size, heads, head_dim]`, indexed by a table of this many columns. `split_kv` is "auto", "never", or the keys of a
     /// split. With `values_in_keys` the value of a key is this many first columns of its row. `fp8_kv` is "per_sequence" or "per_page": keys and
-    /// values in e4m3, and the kind of their scales. `score` and `mask` are expressions. `inputs` are the names of
+    /// values in e4m3, and the kind of their scales. `fp8` is "per_tensor" or "per_head": q, k and v in e4m3, likewise; `dtype` is then that of o. `score` and `mask` are expressions. `inputs` are the names of
     /// optional inputs that calls give. `dropout_p` is the probability that a weight is dropped. `precision` is "tensor" or "full": how exact products of float32 are on a GPU.
     #[new]
     #[pyo3(signature = (dtype, shape_q, shape_k, *, batch=None, max_seqlen_q=None, max_seqlen_k=None, softmax_scale=None, left=None, right=None,
-                        columns=None, split_kv="auto", values_in_keys=None, fp8_kv=None, score=None, mask=None, inputs=Vec::new(), dropout_p=0.0,
+                        columns=None, split_kv="auto", values_in_keys=None, fp8_kv=None, fp8=None, score=None, mask=None, inputs=Vec::new(), dropout_p=0.0,
                         precision="tensor"))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn new(
@@ -47,6 +47,7 @@ impl Problem {
         split_kv: &str,
         values_in_keys: Option<usize>,
         fp8_kv: Option<&str>,
+        fp8: Option<&str>,
         score: Option<&Score>,
         mask: Option<&MaskExpression>,
         inputs: Vec<String>,
@@ -92,6 +93,10 @@ impl Problem {
         let builder = match fp8_kv {
             None => builder,
             Some(scales) => builder.fp8_kv(scales_of(scales)?),
+        };
+        let builder = match fp8 {
+            None => builder,
+            Some(scales) => builder.fp8(scales_of_all(scales)?),
         };
         let builder = score.map_or(builder, |score| builder.score(score.0));
         let builder = mask.map_or(builder, |mask| builder.mask_expression(mask.0));
@@ -241,6 +246,16 @@ fn scales_of(name: &str) -> PyResult<Fp8Kv> {
         "per_page" => Ok(Fp8Kv::PerPage),
         _ => Err(PyValueError::new_err(format!(
             "fp8_kv is {name}; allowed: per_sequence, per_page"
+        ))),
+    }
+}
+
+fn scales_of_all(name: &str) -> PyResult<Fp8> {
+    match name {
+        "per_tensor" => Ok(Fp8::PerTensor),
+        "per_head" => Ok(Fp8::PerHead),
+        _ => Err(PyValueError::new_err(format!(
+            "fp8 is {name}; allowed: per_tensor, per_head"
         ))),
     }
 }

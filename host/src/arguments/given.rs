@@ -37,6 +37,8 @@ macro_rules! inputs_and_gradients {
                     /// The scales of k in 8 bits: f32 `[batch, heads_k]` or `[n_pages, heads_k]`, as
                     /// [`Fp8Kv`](crate::Fp8Kv) says.
                     k_descale: Vector = KDescale,
+                    /// Scales of queries in 8 bits: f32, the shape is what [`Fp8`](crate::Fp8) says.
+                    q_descale: Vector = QDescale,
                     /// The scales of v.
                     v_descale: Vector = VDescale,
                     /// The map of the problem's block mask, u8, of [`Problem::block_mask_shape`](crate::Problem::block_mask_shape): see
@@ -62,6 +64,7 @@ macro_rules! inputs_and_gradients {
                     Argument::CuSeqlensQ => &mut self.cu_seqlens_q,
                     Argument::CuSeqlensK => &mut self.cu_seqlens_k,
                     Argument::PageTable => &mut self.page_table,
+                    Argument::QDescale => &mut self.q_descale,
                     Argument::KDescale => &mut self.k_descale,
                     Argument::VDescale => &mut self.v_descale,
                     Argument::BlockMask => &mut self.block_mask,

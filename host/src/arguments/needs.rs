@@ -99,13 +99,17 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
     let of_forward = if backward { Read } else { Written };
     let of_queries = |shape| Form::Tensor {
         shape,
-        dtype: problem.dtype().into(),
+        dtype: problem.dtype_q(),
     };
     let of_keys = |shape| Form::Tensor {
         shape,
         dtype: problem.dtype_k(),
     };
-    let (like_q, like_o) = (of_queries(problem.shape_q()), of_queries(problem.shape_o()));
+    let like_o = Form::Tensor {
+        shape: problem.shape_o(),
+        dtype: problem.dtype().into(),
+    };
+    let like_q = of_queries(problem.shape_q());
     let (like_k, like_v) = (of_keys(problem.shape_k()), of_keys(problem.shape_v()));
     let numbers = |n_elems| Form::Vector {
         dtype: ScalarType::F32,
@@ -141,7 +145,12 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         }
         Argument::KDescale | Argument::VDescale => {
             let scales = numbers(problem.n_scales());
-            (problem.fp8_kv().is_some(), Required, Read, scales)
+            let taken = problem.fp8_kv().is_some() || problem.fp8().is_some();
+            (taken, Required, Read, scales)
+        }
+        Argument::QDescale => {
+            let scales = numbers(problem.n_scales());
+            (problem.fp8().is_some(), Required, Read, scales)
         }
         Argument::BlockMask => {
             let map = Form::Vector {

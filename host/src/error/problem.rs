@@ -181,6 +181,12 @@ pub enum ProblemError {
         /// What.
         what: &'static str,
     },
+    /// Queries, keys and values in 8 bits beside what does not go together with them.
+    #[error("q, k and v in e4m3 and {what} do not go together; leave out one of them")]
+    Fp8With {
+        /// What.
+        what: &'static str,
+    },
     /// Values that are columns of the keys beside what does not go together with them.
     #[error("values in the keys and {what} do not go together; leave out one of them")]
     ValuesInKeysWith {

@@ -191,6 +191,7 @@ fn problem() -> Vec<ProblemError> {
         E::Pages { columns: 4, page_size: 64, seqlen_k: 512 },
         E::PagesWith { what: "a block mask" },
         E::Fp8KvWith { what: "dropout" },
+        E::Fp8With { what: "dropout" },
         E::ValuesInKeysWith { what: "dropout" },
         E::Page { sequence: 1, slot: 3, given: 900, n_pages: 512 },
         E::BlockMaskWithLengths { argument: CuSeqlensQ },
@@ -470,6 +471,7 @@ fn reasons() -> Vec<Reason> {
             argument: HeadScale,
         },
         E::Fp8Kv,
+        E::Fp8,
         E::HeadDimV {
             given: 32,
             needed: 64,

@@ -40,7 +40,7 @@ impl fmt::Display for Plan {
         )?;
         writeln!(
             f,
-            "  problem   {}{} q {:?} k {:?} {}{}{}{}{}{} scale {} {:?}",
+            "  problem   {}{} q {:?} k {:?} {}{}{}{}{}{}{} scale {} {:?}",
             problem.dtype(),
             products(self),
             problem.shape_q(),
@@ -51,6 +51,9 @@ impl fmt::Display for Plan {
                 .map_or(String::new(), |blocks| format!(", {blocks}")),
             problem
                 .fp8_kv()
+                .map_or(String::new(), |scales| format!(", {scales}")),
+            problem
+                .fp8()
                 .map_or(String::new(), |scales| format!(", {scales}")),
             values(problem),
             problem.expressions(),

@@ -5,7 +5,7 @@ use ferroflash_kernels::params::{
     KernelParams, MAX_ROWS, Slot, TmaBackwardParams, TmaForwardParams,
 };
 use ferroflash_kernels::spec::Constant;
-use ferroflash_kernels::variants::{HEAD_DIM_MULTIPLE, HeadDims, Kind, VARIANTS, Variant};
+use ferroflash_kernels::variants::{self, HEAD_DIM_MULTIPLE, HeadDims, Kind, VARIANTS, Variant};
 
 use super::flash2::decode;
 use super::{DeviceInfo, Reason, tensor_map};
@@ -41,9 +41,14 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
 }
 
 fn dtype(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
-    let given = checked.problem().dtype();
+    let problem = checked.problem();
+    let given = problem.dtype();
+    let needed = match (problem.fp8(), variant.kind) {
+        (Some(_), Kind::TmaForward) => variants::Dtype::E4m3,
+        _ => given.of_kernels(),
+    };
     match variant.dtype {
-        Some(dtype) if dtype != given.of_kernels() => Err(Reason::Dtype { given }),
+        Some(dtype) if dtype != needed => Err(Reason::Dtype { given }),
         _ => Ok(()),
     }
 }

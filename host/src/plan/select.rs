@@ -119,7 +119,11 @@ fn kernels(
     if pass == Pass::ForwardWithWeights && !matches!(algorithm, Algorithm::Standard) {
         return Err(Reason::NoWeights);
     }
-    let kinds = match checked.problem().fp8_kv() {
+    let problem = checked.problem();
+    let kinds = match problem.fp8_kv() {
+        None if problem.fp8().is_some() && !runs_on_cpu && algorithm != Algorithm::Flash3 => {
+            return Err(Reason::Fp8);
+        }
         Some(_) if runs_on_cpu => &[],
         Some(_) if algorithm == Algorithm::Flash2 => FP8_KV,
         Some(_) => return Err(Reason::Fp8Kv),
@@ -267,7 +271,9 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileSha
     if kinds == [Kind::Forward] && decode::prefers_decode(checked.problem(), device) {
         return compact_first.to_vec();
     }
-    let wide = if kinds.contains(&Kind::TmaBackward) {
+    let wide = if checked.problem().fp8().is_some() {
+        seqlen_q >= thresholds.wide_queries_e4m3
+    } else if kinds.contains(&Kind::TmaBackward) {
         let per_sm = match checked.has_lengths() {
             true => thresholds.wide_gradients_listed_per_sm,
             false => thresholds.wide_gradients_per_sm,

@@ -48,6 +48,7 @@ pub fn boxes(rows: u32, heads: u32) -> TensorMap {
     TensorMap {
         box_rows: rows.into(),
         box_heads: heads.into(),
+        element_bytes: 2,
         ..TensorMap::default()
     }
 }
@@ -74,6 +75,7 @@ pub fn tensor_map(tensor: &Description, box_rows: u64, box_heads: u64) -> Tensor
         ],
         box_rows,
         box_heads,
-        reserved: [0; 6],
+        element_bytes: tensor.dtype.size_bytes() as u64,
+        reserved: [0; 5],
     }
 }

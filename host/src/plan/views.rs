@@ -14,8 +14,11 @@ use crate::validate::Checked;
 pub fn describe(mut params: Params, variant: &Variant, arguments: &Arguments) -> Params {
     let tensor = |argument| arguments.tensor(argument);
     let view = |tensor: &Description| match variant.dtype {
-        Some(_) => view(tensor, 1),
-        None => view(tensor, halves(tensor.dtype.size_bytes())),
+        Some(_) => view(tensor, |elems| elems),
+        // Rows of elements of one byte begin at multiples of 16 bytes, too.
+        None => view(tensor, |elems| {
+            elems.saturating_mul(tensor.dtype.size_bytes()) / 2
+        }),
     };
     params.slots(&mut |slot| match slot {
         Slot::Tensor(argument, place) => *place = tensor(argument).map(view).unwrap_or_default(),
@@ -34,11 +37,11 @@ fn halves(size_bytes: usize) -> usize {
     size_bytes / 2
 }
 
-/// Strides of a tensor, each element of which counts `n` times.
-fn view(tensor: &Description, n: usize) -> TensorView {
+/// Strides of a tensor, in what `count` makes of elements.
+fn view(tensor: &Description, count: impl Fn(usize) -> usize) -> TensorView {
     // A stride that does not fit belongs to a dimension of at most one entry and is never multiplied by anything
     // but 0: validation checked the extent.
-    let stride = |elems: usize| i64::try_from(elems.saturating_mul(n)).unwrap_or(0);
+    let stride = |elems: usize| i64::try_from(count(elems)).unwrap_or(0);
     TensorView {
         base: 0,
         batch_stride: stride(tensor.layout.batch_stride),

@@ -1,6 +1,6 @@
 //! Collecting a problem.
 
-use super::{BlockMask, Fp8Kv, Mask, Number, Order, Pages, Problem, SplitKv};
+use super::{BlockMask, Fp8, Fp8Kv, Mask, Number, Order, Pages, Problem, SplitKv};
 use crate::error::ProblemError;
 
 /// Collects a [`Problem`].
@@ -118,6 +118,11 @@ impl ProblemBuilder {
     /// Keys and values are in 8 bits, with scales: see [`Fp8Kv`]. Only in the forward pass.
     pub fn fp8_kv(self, scales: Fp8Kv) -> Self {
         self.with(|problem| problem.fp8_kv = Some(scales))
+    }
+
+    /// Queries, keys and values are in 8 bits, with scales: see [`Fp8`]. Only in the forward pass.
+    pub fn fp8(self, scales: Fp8) -> Self {
+        self.with(|problem| problem.fp8 = Some(scales))
     }
 
     /// Factor of the scores; 1/√head_dim unless set.

@@ -2,7 +2,7 @@
 
 use ferroflash_expression::Index;
 
-use super::{Fp8Kv, Problem};
+use super::{Fp8, Fp8Kv, Problem};
 use crate::error::{ProblemError, ScoreError};
 use crate::tensor::Layout;
 
@@ -28,9 +28,13 @@ impl Problem {
         (self.batch as u64).saturating_mul(columns as u64)
     }
 
-    /// Scales of k, and of v; 0 if they have none. Saturates.
+    /// Scales of k, and of v, and of q if it has some; 0 if they have none. Saturates.
     pub(crate) fn n_scales(&self) -> u64 {
+        if self.fp8 == Some(Fp8::PerTensor) {
+            return 1;
+        }
         let each = match (self.fp8_kv, self.pages) {
+            _ if self.fp8.is_some() => self.batch,
             (None, _) => 0,
             (Some(Fp8Kv::PerPage), Some(pages)) => pages.n_pages(),
             (Some(_), _) => self.batch,

@@ -5,6 +5,7 @@ use ferroflash_kernels::params::Window;
 use ferroflash_kernels::spec::{Constant, Spec};
 
 use super::{Precision, Problem};
+use crate::dtype::Dtype;
 use crate::terms::constant;
 
 impl Problem {
@@ -66,6 +67,9 @@ impl Problem {
         let has_gradient = edit.is_some_and(|edit| edit.has_gradient());
         let spec = with(spec, has_gradient, Constant::ScoreGradient);
         let spec = with(spec, self.block_mask.is_some(), Constant::BlockMask);
+        let in_8_bits = self.fp8.is_some();
+        let spec = with(spec, in_8_bits && self.dtype == Dtype::F16, Constant::OF16);
+        let spec = with(spec, in_8_bits && self.dtype == Dtype::F32, Constant::OF32);
         let is_full = self.precision == Precision::Full;
         with(spec, is_full, Constant::FullPrecision)
     }

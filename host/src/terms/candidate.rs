@@ -111,6 +111,8 @@ pub enum Reason {
     },
     /// Keys and values in 8 bits are read by other kernels.
     Fp8Kv,
+    /// No kernel of it multiplies q, k and v in 8 bits.
+    Fp8,
     /// No kernel of it takes values of so many columns with such keys.
     HeadDimV {
         /// The head_dim_v of the problem.
@@ -205,7 +207,7 @@ impl Reason {
     pub(crate) fn progress(&self) -> u32 {
         match self {
             Reason::NotBuilt { .. } | Reason::OtherBackend { .. } | Reason::NoWeights => 0,
-            Reason::Dtype { .. } | Reason::Fp8Kv => 1,
+            Reason::Dtype { .. } | Reason::Fp8Kv | Reason::Fp8 => 1,
             Reason::HeadDimMultiple { .. } => 2,
             Reason::Mask
             | Reason::BlockMask { .. }
@@ -283,6 +285,7 @@ impl fmt::Display for Reason {
             Reason::Dropout => f.write_str("it drops no weights"),
             Reason::NotRead { argument } => write!(f, "no kernel of it reads {argument}"),
             Reason::Fp8Kv => f.write_str("no kernel of it reads keys and values in e4m3"),
+            Reason::Fp8 => f.write_str("no kernel of it multiplies q, k and v in e4m3"),
             Reason::HeadDimV { given, needed } => write!(
                 f,
                 "head_dim_v is {given}; its kernels take {needed} with this head_dim"

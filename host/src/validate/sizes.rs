@@ -19,6 +19,7 @@ pub fn sizes(problem: &Problem) -> Result<(), ProblemError> {
     split_kv(problem)?;
     pages(problem)?;
     fp8_kv(problem)?;
+    fp8(problem)?;
     block_mask(problem)?;
     dropout(problem)?;
     precision(problem)?;
@@ -141,6 +142,21 @@ fn fp8_kv(problem: &Problem) -> Result<(), ProblemError> {
     countable([problem.batch(), problem.heads_k()], "batch · heads_k")
 }
 
+/// Queries, keys and values in 8 bits: one kind of scales, and their number must be representable.
+fn fp8(problem: &Problem) -> Result<(), ProblemError> {
+    if problem.fp8().is_none() {
+        return Ok(());
+    }
+    let others = [
+        (problem.fp8_kv().is_some(), "a cache in e4m3"),
+        (problem.values_in_keys(), "values in the keys"),
+    ];
+    if let Some(&(_, what)) = others.iter().find(|(is_there, _)| *is_there) {
+        return Err(ProblemError::Fp8With { what });
+    }
+    countable([problem.batch(), problem.heads_k()], "batch · heads_k")
+}
+
 /// Products of 16-bit types are exact: only f32 has two kinds.
 fn precision(problem: &Problem) -> Result<(), ProblemError> {
     let (given, dtype) = (problem.precision(), problem.dtype());
@@ -158,6 +174,7 @@ fn dropout(problem: &Problem) -> Result<(), ProblemError> {
     }
     let others = [
         (problem.fp8_kv().is_some(), "keys and values in e4m3"),
+        (problem.fp8().is_some(), "q, k and v in e4m3"),
         (problem.values_in_keys(), "values in the keys"),
     ];
     match others.iter().find(|(is_there, _)| *is_there) {

@@ -29,6 +29,10 @@ pub(crate) fn weights(
     n_out: u64,
 ) -> Result<Location, ProblemError> {
     sizes(problem)?;
+    if problem.fp8().is_some() {
+        let what = "the backward pass or the weights";
+        return Err(ProblemError::Fp8With { what });
+    }
     for (what, given, n) in [
         ("batch", of.batch, problem.batch()),
         ("head", of.head, problem.heads_q()),

@@ -1,6 +1,6 @@
 //! flash3's forward kernels: their schedules, by name, and what a block of each takes.
 
-use super::{HALF_BYTES, TileConfig, launch_registers, padded_columns};
+use super::{BYTE_BYTES, HALF_BYTES, TileConfig, launch_registers, padded_bytes, padded_columns};
 use crate::variants::TileShape;
 
 /// Slots by which the flash3 forward kernel's producer says which tile comes next.
@@ -31,8 +31,13 @@ pub const TMA_LENGTHS: u32 = 2 * TMA_SLOTS;
 /// | 192, compact | 1 × 64 | 112 | 1, 2 | its place | 1 |
 /// | 256, compact | 1 × 64 | 80 | 1, 2 | its place | 1 |
 /// | 576, values among the keys | 2, the same 64 | 64 | 1, 2 | none | 1 |
+/// | 64, 96, 128, in 8 bits | 2 × 64 | 128 | 2, 2 | its place | 1 |
+/// | 192, in 8 bits | 2 × 64 | 128 | 1, 2 | its place | 1 |
+/// | 256, in 8 bits | 2 × 64 | 96 | 1, 2 | none | 1 |
+/// | 64, 128, in 8 bits, wide | 2 × 64 | 192 | 2, 2 | its place | 1 |
 ///
-/// The wide shape has three consumers: their softmax then hides more of the others' products, which pays where a tile is long and head_dim small. The grouped
+/// The wide shape has three consumers: their softmax then hides more of the others' products, which pays where a tile is long and head_dim small. In 8 bits it
+/// has more keys in a block: then the softmax is the bottleneck, and each of its steps waits for more than it computes. The grouped
 /// shape is the default one, for tiles that several heads share. The compact shape has one consumer; up to head_dim 128 two of its blocks share an SM, so that
 /// one's products hide the other's softmax: each has half of the registers and at most 113 KB of shared memory, which at head_dim 128 two stages of 64 keys fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +50,8 @@ pub struct TmaForward {
     pub block_k: u32,
     /// Stages of Q: with two, the next tile's arrives while this one's is in use. Above head_dim 128 there is room for one.
     pub q_stages: u32,
+    /// Stages of V as it comes, where two warps transpose it for the consumers: in 8 bits. 0 where they take it as it is.
+    pub raw_v_stages: u32,
     /// Stages of K, and of V. At head_dim 64 there is room for three, which is 2 to 9 % faster than two with sequences of up to 1024 (H200); not where values
     /// have more columns, nor where two blocks share an SM.
     pub kv_stages: u32,
@@ -76,6 +83,7 @@ impl TmaForward {
         shares_rows: false,
         block_k: 128,
         q_stages: 2,
+        raw_v_stages: 0,
         kv_stages: 3,
         stores: true,
         blocks_per_sm: 1,
@@ -176,6 +184,7 @@ impl TmaForward {
         blocks_per_sm: 1,
         registers: [0, 0],
         speculates: false,
+        ping_pong: false,
         ..TmaForward::HEAD_DIM_64_COMPACT
     };
 
@@ -194,8 +203,55 @@ impl TmaForward {
         ..TmaForward::HEAD_DIM_512
     };
 
-    /// The schedule for tiles of this many columns; a shape that does not exist fails to compile.
-    pub const fn of(head_dim: u32, value_dim: u32, tiles: TileShape) -> TmaForward {
+    /// In 8 bits two warps beside the producer transpose V. Consumers take no turns: products are short, and the softmax is the bottleneck.
+    const E4M3_128: TmaForward = TmaForward {
+        kv_stages: 2,
+        raw_v_stages: 2,
+        registers: [56, 224],
+        speculates: false,
+        ping_pong: false,
+        ..TmaForward::HEAD_DIM_64
+    };
+
+    const E4M3_192: TmaForward = TmaForward {
+        q_stages: 1,
+        raw_v_stages: 1,
+        ..TmaForward::E4M3_128
+    };
+
+    const E4M3_256: TmaForward = TmaForward {
+        block_k: 96,
+        stores: false,
+        ..TmaForward::E4M3_192
+    };
+
+    const E4M3_128_WIDE: TmaForward = TmaForward {
+        block_k: 192,
+        speculates: true,
+        ..TmaForward::E4M3_128
+    };
+
+    /// The schedule for tiles of this many columns of elements of so many bytes; a shape that does not exist fails to compile.
+    pub const fn of(bytes: u32, head_dim: u32, value_dim: u32, tiles: TileShape) -> TmaForward {
+        match bytes {
+            BYTE_BYTES => TmaForward::of_e4m3(head_dim, value_dim, tiles),
+            _ => TmaForward::of_16_bits(head_dim, value_dim, tiles),
+        }
+    }
+
+    const fn of_e4m3(head_dim: u32, value_dim: u32, tiles: TileShape) -> TmaForward {
+        match (tiles, head_dim, value_dim) {
+            (TileShape::Default, 64, 64)
+            | (TileShape::Default, 96, 96)
+            | (TileShape::Default, 128, 128) => TmaForward::E4M3_128,
+            (TileShape::Default, 192, 192) => TmaForward::E4M3_192,
+            (TileShape::Default, 256, 256) => TmaForward::E4M3_256,
+            (TileShape::Wide, 64, 64) | (TileShape::Wide, 128, 128) => TmaForward::E4M3_128_WIDE,
+            _ => panic!("this kernel has no such tiles"),
+        }
+    }
+
+    const fn of_16_bits(head_dim: u32, value_dim: u32, tiles: TileShape) -> TmaForward {
         match (tiles, head_dim, value_dim) {
             (TileShape::Default, 64, 64) => TmaForward::HEAD_DIM_64,
             (TileShape::Default, 96, 96) | (TileShape::Default, 128, 128) => {
@@ -226,7 +282,8 @@ impl TmaForward {
 
     /// The resources of a block with this much shared memory for rows and for exchange between consumers, and this many further pairs of barriers.
     const fn config(self, row_bytes: u32, barriers: u32) -> TileConfig {
-        let barriers = self.q_stages + 2 * self.kv_stages + TMA_SLOTS + self.consumers + barriers;
+        let stages = self.q_stages + 2 * self.kv_stages + self.raw_v_stages;
+        let barriers = stages + TMA_SLOTS + self.consumers + barriers;
         let threads = 128 * (self.consumers + 1);
         TileConfig {
             threads,
@@ -242,6 +299,11 @@ impl TmaForward {
         }
     }
 
+    /// Whether two warps transpose V.
+    pub const fn transposes(self) -> bool {
+        self.raw_v_stages > 0
+    }
+
     /// Queries of a tile: 64 of each consumer.
     const fn block_q(self) -> u32 {
         if self.shares_rows {
@@ -252,19 +314,31 @@ impl TmaForward {
     }
 }
 
-/// Forward on Hopper. In a warpgroup apart from the consumers single threads are the producer and the store warps. Shared memory: Q, K and V, O on its way
-/// out, the slots, and two barriers for each of these.
-pub const fn tma_forward(head_dim: u32, value_dim: u32, tiles: TileShape) -> TileConfig {
-    let schedule = TmaForward::of(head_dim, value_dim, tiles);
+/// Forward on Hopper. In a warpgroup apart from the consumers single threads are the producer and the store warps; in 8 bits two of its warps transpose V. Shared
+/// memory: Q, K and V, O on its way out, the slots, and two barriers for each of these.
+pub const fn tma_forward(
+    bytes: u32,
+    head_dim: u32,
+    value_dim: u32,
+    tiles: TileShape,
+) -> TileConfig {
+    let schedule = TmaForward::of(bytes, head_dim, value_dim, tiles);
     let o_rows = if schedule.stores {
         schedule.block_q()
     } else {
         0
     };
-    let kv_rows = schedule.kv_stages * schedule.block_k;
-    let elements = (schedule.q_stages * schedule.block_q() + kv_rows) * padded_columns(head_dim)
-        + (o_rows + kv_rows) * padded_columns(value_dim);
-    schedule.config(elements * HALF_BYTES, 0)
+    let block_k = schedule.block_k;
+    let k_and_q = schedule.q_stages * schedule.block_q() + schedule.kv_stages * block_k;
+    let raw_v = block_k * padded_bytes(value_dim * bytes);
+    let v = if schedule.transposes() {
+        schedule.raw_v_stages * raw_v
+            + schedule.kv_stages * value_dim * padded_bytes(block_k * bytes)
+    } else {
+        schedule.kv_stages * raw_v
+    };
+    let o = o_rows * padded_bytes(value_dim * HALF_BYTES);
+    schedule.config(k_and_q * padded_bytes(head_dim * bytes) + v + o, 0)
 }
 
 /// Columns of O that each of the two consumers has where values are the first columns of the keys.

@@ -8,10 +8,8 @@ use super::mbarrier;
 use super::memory::Buffers;
 use super::shared::Shared;
 use super::site::Site;
-use crate::params::{BOX_COLUMNS, TensorMap};
+use crate::params::TensorMap;
 
-/// Bytes of an element.
-const ELEMENT: i64 = 2;
 /// Bytes of a box's row.
 const ROW_BYTES: usize = 128;
 /// Bytes that stay together in the swizzle.
@@ -65,7 +63,11 @@ impl Region {
         let Region { map, at, .. } = *self;
         let size = map.sizes.map(|size| size as i64);
         let inside = move |dimension: usize, x: i64| (0..size[dimension]).contains(&x);
-        let (first, last) = (at[0].max(0), (at[0] + i64::from(BOX_COLUMNS)).min(size[0]));
+        let (first, last) = (
+            at[0].max(0),
+            (at[0] + i64::from(map.box_columns())).min(size[0]),
+        );
+        let element = map.element_bytes as i64;
         let any = inside(3, at[3]) && first < last;
         let box_rows = map.box_rows as i64;
         (0..map.box_heads as i64 * box_rows).filter_map(move |row| {
@@ -79,9 +81,9 @@ impl Region {
                 .map(|(entry, stride)| *entry as u64 * stride)
                 .sum();
             Some(Span {
-                addr: map.base + distance + (first * ELEMENT) as u64,
-                bytes: ((last - first) * ELEMENT) as u32,
-                offset: row as usize * ROW_BYTES + ((first - at[0]) * ELEMENT) as usize,
+                addr: map.base + distance + (first * element) as u64,
+                bytes: ((last - first) * element) as u32,
+                offset: row as usize * ROW_BYTES + ((first - at[0]) * element) as usize,
             })
         })
     }

@@ -6,17 +6,49 @@
 
 use super::machine::LANES;
 use super::warp::{Meeting, collective};
-use crate::ptx::convert::TF32_BITS;
+use crate::ptx::convert::{TF32_BITS, f16_of_e4m3, f16_of_e5m2};
 
 /// Type of the elements of A and B.
 #[derive(Clone, Copy)]
 pub(crate) enum Operand {
     Bf16,
     F16,
+    E4m3,
+    E5m2,
 }
 
 impl Operand {
-    /// Both elements of a register, the lower half first.
+    /// Bytes of an element.
+    #[inline]
+    pub(super) const fn bytes(self) -> usize {
+        match self {
+            Operand::Bf16 | Operand::F16 => 2,
+            Operand::E4m3 | Operand::E5m2 => 1,
+        }
+    }
+
+    /// The elements of a register, the lowest first.
+    #[inline]
+    pub(super) fn elements(self, register: u32) -> impl Iterator<Item = f32> {
+        let of_byte = |at: usize| {
+            let byte = register.to_le_bytes()[at];
+            let bits = match self {
+                Operand::E5m2 => f16_of_e5m2(byte),
+                _ => f16_of_e4m3(byte),
+            };
+            half::f16::from_bits(bits).to_f32()
+        };
+        let (elements, n) = match self {
+            Operand::Bf16 | Operand::F16 => {
+                let [low, high] = self.unpack(register);
+                ([low, high, 0.0, 0.0], 2)
+            }
+            Operand::E4m3 | Operand::E5m2 => (std::array::from_fn(of_byte), 4),
+        };
+        elements.into_iter().take(n)
+    }
+
+    /// Both 16-bit elements of a register, the lower half first.
     #[inline]
     pub(super) fn unpack(self, register: u32) -> [f32; 2] {
         match self {
@@ -24,7 +56,7 @@ impl Operand {
                 f32::from_bits(register << 16),
                 f32::from_bits(register & 0xffff_0000),
             ],
-            Operand::F16 => {
+            _ => {
                 [register as u16, (register >> 16) as u16].map(|x| half::f16::from_bits(x).to_f32())
             }
         }

@@ -14,12 +14,12 @@ use crate::ptx::wgmma::Major;
 
 /// Rows of a warp's part of a product.
 pub(super) const M: usize = 16;
-/// Inner dimension of a product.
+/// Inner dimension of a product of 16-bit elements.
 pub(super) const K: usize = 16;
-/// Bytes that are read as one.
+/// The same of 8-bit elements.
+const K_OF_BYTES: usize = 32;
+/// Bytes that are read as one: half of the inner dimension.
 pub(super) const CHUNK: u32 = 16;
-/// Elements of such a piece.
-const IN_CHUNK: usize = 8;
 
 /// Bits of a tag: the sign, the exponent of NaN, and not the one that makes it quiet.
 const TAG: u32 = 0xff80_0000;
@@ -57,7 +57,8 @@ pub(super) enum Left {
 /// One product that the warp has not waited for.
 pub(super) struct Product {
     pub chain: u32,
-    pub element: Operand,
+    /// Of A, and of B.
+    pub types: [Operand; 2],
     pub a: Left,
     /// Offsets of pieces of B: two for each column, or for each row all its columns.
     pub b: Vec<usize>,
@@ -253,25 +254,25 @@ pub(super) fn retire(block: &mut Block, warp: usize, newest: u32) {
 }
 
 impl Product {
+    /// The elements of a piece.
     #[inline]
-    fn elements(&self, shared: &Shared, offset: usize) -> [f32; IN_CHUNK] {
+    fn elements(shared: &Shared, offset: usize, of: Operand) -> impl Iterator<Item = f32> {
         let bytes: [u8; CHUNK as usize] = shared.bytes(offset);
-        let mut elements = [0.0; IN_CHUNK];
-        for pair in 0..IN_CHUNK / 2 {
-            let byte = |i| bytes[4 * pair + i];
-            let register = u32::from_le_bytes([byte(0), byte(1), byte(2), byte(3)]);
-            [elements[2 * pair], elements[2 * pair + 1]] = self.element.unpack(register);
-        }
-        elements
+        let (registers, _) = bytes.as_chunks();
+        let registers: [[u8; 4]; 4] = std::array::from_fn(|i| registers[i]);
+        registers
+            .into_iter()
+            .flat_map(move |register| of.elements(u32::from_le_bytes(register)))
     }
 
-    fn left(&self, shared: &Shared) -> [[f32; K]; M] {
+    fn left<const K: usize>(&self, shared: &Shared) -> [[f32; K]; M] {
+        let [of, _] = self.types;
         let mut a = [[0.0; K]; M];
         match &self.a {
             Left::Shared(pieces, major) => {
                 for (i, piece) in pieces.iter().enumerate() {
-                    let (line, first) = (i / 2, i % 2 * IN_CHUNK);
-                    for (x, at) in self.elements(shared, *piece).into_iter().zip(first..) {
+                    let (line, first) = (i / 2, i % 2 * K / 2);
+                    for (x, at) in Product::elements(shared, *piece, of).zip(first..) {
                         match major {
                             Major::K => a[line][at] = x,
                             Major::Mn => a[at][line] = x,
@@ -282,8 +283,11 @@ impl Product {
             Left::Registers(lanes) => {
                 for (lane, registers) in lanes.iter().enumerate() {
                     for (i, register) in registers.iter().enumerate() {
-                        let (row, column) = (lane / 4 + 8 * (i % 2), lane % 4 * 2 + 8 * (i / 2));
-                        [a[row][column], a[row][column + 1]] = self.element.unpack(*register);
+                        let row = lane / 4 + 8 * (i % 2);
+                        let column = lane % 4 * (K / 8) + K / 2 * (i / 2);
+                        for (x, at) in of.elements(*register).zip(column..) {
+                            a[row][at] = x;
+                        }
                     }
                 }
             }
@@ -291,18 +295,23 @@ impl Product {
         a
     }
 
-    fn right(&self, shared: &Shared, columns: usize) -> Vec<f32> {
+    fn right<const K: usize>(&self, shared: &Shared, columns: usize) -> Vec<f32> {
+        let [_, of] = self.types;
         let mut b = vec![0.0; K * columns];
         for (i, piece) in self.b.iter().enumerate() {
-            let elements = self.elements(shared, *piece);
+            let elements = Product::elements(shared, *piece, of);
             match self.major_b {
                 Major::K => {
                     let (column, half) = (i / 2, i % 2);
-                    for (k, x) in elements.into_iter().enumerate() {
-                        b[(half * IN_CHUNK + k) * columns + column] = x;
+                    for (k, x) in elements.enumerate() {
+                        b[(half * K / 2 + k) * columns + column] = x;
                     }
                 }
-                Major::Mn => b[i * IN_CHUNK..][..IN_CHUNK].copy_from_slice(&elements),
+                Major::Mn => {
+                    for (k, x) in elements.enumerate() {
+                        b[i * K / 2 + k] = x;
+                    }
+                }
             }
         }
         b
@@ -313,7 +322,14 @@ impl Product {
         if self.add == Add::Replaces {
             sums.fill(0.0);
         }
-        let (a, b) = (self.left(shared), self.right(shared, columns));
+        match self.types[0].bytes() {
+            1 => self.add_to::<K_OF_BYTES>(shared, sums, columns),
+            _ => self.add_to::<K>(shared, sums, columns),
+        }
+    }
+
+    fn add_to<const K: usize>(&self, shared: &Shared, sums: &mut [f32], columns: usize) {
+        let (a, b) = (self.left::<K>(shared), self.right::<K>(shared, columns));
         for (a, sums) in a.iter().zip(sums.chunks_exact_mut(columns)) {
             for (x, b) in a.iter().zip(b.chunks_exact(columns)) {
                 for (sum, y) in sums.iter_mut().zip(b) {

@@ -49,6 +49,9 @@ fn region(
     if !(1..=MOST).contains(&map.box_rows) {
         return wrong("a box has between 1 and 256 rows", map.box_rows);
     }
+    if ![1, 2, 4].contains(&map.element_bytes) {
+        return wrong("elements have 1, 2 or 4 bytes", map.element_bytes);
+    }
     if !(1..=MOST).contains(&map.box_heads) {
         return wrong("a box has between 1 and 256 heads", map.box_heads);
     }

@@ -15,7 +15,7 @@ use super::site::{self, Site};
 use super::tensor_core::{self, Add, CHUNK, Found, TensorCore};
 use super::warp::{Meeting, collective};
 use super::warpgroup::{Event, WARPS, agree};
-use crate::ptx::wgmma::{Descriptor, Major};
+use crate::ptx::wgmma::{Descriptor, Major, Types};
 
 /// A, as the instruction is given it.
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ pub(crate) struct Product {
     pub a: Left,
     pub b: Descriptor,
     pub major_b: u32,
-    pub bf16: bool,
+    pub types: Types,
     pub accumulate: bool,
 }
 
@@ -95,9 +95,9 @@ pub(crate) fn multiply(instruction: &'static str, d: &mut [f32], product: Produc
         Left::Registers(registers) => (registers, 2),
     };
     let kind = u32::from(product.accumulate)
-        | u32::from(product.bf16) << 1
-        | product.major_b << 2
-        | source << 3;
+        | product.major_b << 1
+        | source << 2
+        | (product.types as u32) << 4;
     let operands = [
         held,
         product.b.low,
@@ -174,6 +174,7 @@ fn begin(
         return Err(Asynchronous::MissingFence { access }.into());
     }
     let major_b = major(product.major_b);
+    must_be_along_rows(who, site, product)?;
     let b = operand::right(who, site, product.b, major_b, columns as u32)?;
     let b = begin_reading(block, who, site, &b)?;
     let a = match product.a {
@@ -197,11 +198,7 @@ fn begin(
     };
     let product = tensor_core::Product {
         chain,
-        element: if product.bf16 {
-            Operand::Bf16
-        } else {
-            Operand::F16
-        },
+        types: operands(product.types),
         a,
         b,
         major_b,
@@ -214,6 +211,33 @@ fn begin(
     };
     core.push(product, site);
     Ok(chain)
+}
+
+/// The types of A and of B.
+fn operands(types: Types) -> [Operand; 2] {
+    match types {
+        Types::Bf16 => [Operand::Bf16; 2],
+        Types::F16 => [Operand::F16; 2],
+        Types::E4m3 => [Operand::E4m3; 2],
+        Types::E5m2 => [Operand::E5m2; 2],
+        Types::E4m3E5m2 => [Operand::E4m3, Operand::E5m2],
+        Types::E5m2E4m3 => [Operand::E5m2, Operand::E4m3],
+    }
+}
+
+/// Of types of 8 bits there is no product of operands that are transposed.
+fn must_be_along_rows(who: Who, site: Site, product: &Product) -> Result<(), Fault> {
+    let is_transposed = |immediate| major(immediate) == Major::Mn;
+    let of_a = matches!(product.a, Left::Shared(_, immediate) if is_transposed(immediate));
+    if operands(product.types)[0].bytes() == 2 || !(of_a || is_transposed(product.major_b)) {
+        return Ok(());
+    }
+    Err(super::fault::Kind::Operand {
+        access: who.access(site),
+        what: "operands of 8 bits have their inner dimension contiguous",
+        value: product.major_b,
+    }
+    .into())
 }
 
 fn begin_reading(

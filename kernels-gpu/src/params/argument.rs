@@ -191,6 +191,8 @@ optional_inputs! {
             CuSeqlensK = "cu_seqlens_k",
             /// The pages of each sequence's keys and values in the pool.
             PageTable = "page_table",
+            /// Scales of queries in 8 bits.
+            QDescale = "q_descale",
             /// Scales of keys in 8 bits.
             KDescale = "k_descale",
             /// Scales of values in 8 bits.

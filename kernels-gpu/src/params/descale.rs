@@ -16,4 +16,21 @@ parameters! {
     }
 }
 
-const _: () = assert!(size_of::<Descale>() == 24);
+parameters! {
+    /// Scales of q, k and v where all have 8 bits: the value of an element is the element times its scale. The scales of a tensor are f32
+    /// `[batch, heads_k]`, or one where both strides are 0.
+    pub struct Descales {
+        /// Of queries: those that share a head of keys have one scale. 0: all are 1.
+        pub q: u64 = Vector(QDescale),
+        /// Of keys.
+        pub k: u64 = Vector(KDescale),
+        /// Of values.
+        pub v: u64 = Vector(VDescale),
+        /// From one batch entry to the next, in scales.
+        pub batch_stride: u32,
+        /// From one head of keys to the next.
+        pub head_stride: u32,
+    }
+}
+
+const _: () = assert!(size_of::<Descale>() == 24 && size_of::<Descales>() == 32);

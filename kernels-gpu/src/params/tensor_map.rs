@@ -5,11 +5,11 @@ use core::mem::offset_of;
 use super::{TmaBackwardParams, TmaForwardParams};
 
 /// A tensor `[batch, seqlen, heads, head_dim]` as the tensor memory accelerator copies it, in boxes of `box_rows` rows of
-/// each of `box_heads` heads and 64 columns in the 128-byte swizzle, one head's rows behind the other's: what the driver's
+/// each of `box_heads` heads and 128 bytes of columns in the 128-byte swizzle, one head's rows behind the other's: what the driver's
 /// tensor map is made from, and what the emulator reads. At launch on a GPU the driver's 128 opaque bytes take its place:
 /// [`TensorMap::from_driver`].
 #[repr(C, align(16))]
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TensorMap {
     /// Address of element `[0, 0, 0, 0]`; 16-byte aligned.
     pub base: u64,
@@ -21,14 +21,39 @@ pub struct TensorMap {
     pub box_rows: u64,
     /// Heads of a box.
     pub box_heads: u64,
+    /// Bytes of an element: 1 or 2.
+    pub element_bytes: u64,
     /// The rest of the driver's 128 bytes; 0.
-    pub reserved: [u64; 6],
+    pub reserved: [u64; 5],
 }
 
-/// Columns of a [`TensorMap`]'s box: 128 bytes of 16-bit elements.
-pub const BOX_COLUMNS: u32 = 64;
+/// Bytes of a row of a [`TensorMap`]'s box.
+pub const BOX_BYTES: u32 = 128;
+
+/// Its columns in 16-bit elements.
+pub const BOX_COLUMNS: u32 = BOX_BYTES / 2;
+
+/// Of nothing, in elements of 16 bits.
+impl Default for TensorMap {
+    fn default() -> Self {
+        TensorMap {
+            base: 0,
+            sizes: [0; 4],
+            strides: [0; 3],
+            box_rows: 0,
+            box_heads: 0,
+            element_bytes: 2,
+            reserved: [0; 5],
+        }
+    }
+}
 
 impl TensorMap {
+    /// Columns of a box.
+    pub const fn box_columns(&self) -> u32 {
+        BOX_BYTES / self.element_bytes as u32
+    }
+
     /// The driver's encoding in place of the description.
     pub fn from_driver(opaque: [u64; 16]) -> TensorMap {
         let [
@@ -42,6 +67,7 @@ impl TensorMap {
             r2,
             box_rows,
             box_heads,
+            element_bytes,
             reserved @ ..,
         ] = opaque;
         TensorMap {
@@ -50,6 +76,7 @@ impl TensorMap {
             strides: [r0, r1, r2],
             box_rows,
             box_heads,
+            element_bytes,
             reserved,
         }
     }

@@ -125,12 +125,112 @@ pub fn cvt_f16x2_e4m3x2(x: u32) -> u32 {
 
 /// An `e4m3` has the exponent's bias 7 and three bits of mantissa, an `f16` 15 and ten: the same bits further to the left are too small by 2⁸.
 #[cfg(not(target_arch = "nvptx64"))]
-fn f16_of_e4m3(x: u8) -> u16 {
+pub(crate) fn f16_of_e4m3(x: u8) -> u16 {
     if x & 0x7f == 0x7f {
         return NAN;
     }
     let magnitude = half::f16::from_bits(u16::from(x & 0x7f) << 7).to_f32() * 256.0;
     u16::from(x & 0x80) << 8 | f16_bits(magnitude)
+}
+
+/// `cvt.rn.satfinite.e4m3x2.f32` twice: four `f32` rounded to nearest even `e4m3`, the first in the lowest byte. What is too large becomes ±448, NaN a NaN.
+///
+/// PTX 8.1, sm_89.
+#[inline(always)]
+pub fn cvt_e4m3x4([a, b, c, d]: [f32; 4]) -> u32 {
+    bodies! {
+        x: u32 = ptx!(
+            "{{ .reg .b16 lo, hi;",
+            "cvt.rn.satfinite.e4m3x2.f32 lo, {b}, {a};",
+            "cvt.rn.satfinite.e4m3x2.f32 hi, {d}, {c};",
+            "mov.b32 {x}, {{lo, hi}}; }}",
+            x = out(reg32) x, a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, d = in(reg32) d,
+            options(pure, nomem, nostack)
+        );
+        cpu: u32::from_le_bytes([a, b, c, d].map(e4m3_bits))
+    }
+}
+
+/// `cvt.rn.satfinite.e5m2x2.f32` twice: as [`cvt_e4m3x4`], in `e5m2`. What is too large becomes ±57344.
+///
+/// PTX 8.1, sm_89.
+#[inline(always)]
+pub fn cvt_e5m2x4([a, b, c, d]: [f32; 4]) -> u32 {
+    bodies! {
+        x: u32 = ptx!(
+            "{{ .reg .b16 lo, hi;",
+            "cvt.rn.satfinite.e5m2x2.f32 lo, {b}, {a};",
+            "cvt.rn.satfinite.e5m2x2.f32 hi, {d}, {c};",
+            "mov.b32 {x}, {{lo, hi}}; }}",
+            x = out(reg32) x, a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, d = in(reg32) d,
+            options(pure, nomem, nostack)
+        );
+        cpu: u32::from_le_bytes([a, b, c, d].map(e5m2_bits))
+    }
+}
+
+/// The instructions give one NaN of 8 bits, too.
+#[cfg(not(target_arch = "nvptx64"))]
+const NAN_BYTE: u8 = 0x7f;
+
+#[cfg(not(target_arch = "nvptx64"))]
+fn e4m3_bits(x: f32) -> u8 {
+    match x.is_nan() {
+        true => NAN_BYTE,
+        false => float8::F8E4M3::from_f32(x).to_bits(),
+    }
+}
+
+#[cfg(not(target_arch = "nvptx64"))]
+fn e5m2_bits(x: f32) -> u8 {
+    match x.is_nan() {
+        true => NAN_BYTE,
+        false => float8::F8E5M2::from_f32(x).to_bits(),
+    }
+}
+
+/// `cvt.rn.f16x2.e5m2x2`: the lower half of `x`, two `e5m2`, as two `f16`, the lower byte first; exact.
+///
+/// PTX 8.1, sm_89.
+#[inline(always)]
+pub fn cvt_f16x2_e5m2x2(x: u32) -> u32 {
+    bodies! {
+        d: u32 = ptx!(
+            "{{ .reg .b16 lo, hi;",
+            "mov.b32 {{lo, hi}}, {x};",
+            "cvt.rn.f16x2.e5m2x2 {d}, lo; }}",
+            d = out(reg32) d, x = in(reg32) x, options(pure, nomem, nostack)
+        );
+        cpu: pack(f16_of_e5m2(x as u8), f16_of_e5m2((x >> 8) as u8))
+    }
+}
+
+/// The upper half of an `f16`.
+#[cfg(not(target_arch = "nvptx64"))]
+pub(crate) fn f16_of_e5m2(x: u8) -> u16 {
+    match x & 0x7f {
+        0x7d..=0x7f => NAN,
+        _ => u16::from(x) << 8,
+    }
+}
+
+/// `prmt.b32 x, y, order`: four bytes, the lowest by the lowest digit of `order`. Digits count the bytes of `x`, then those of `y`, from 0 to 7.
+///
+/// PTX 2.0, sm_20.
+#[inline(always)]
+pub fn prmt_pair(x: u32, y: u32, order: u32) -> u32 {
+    bodies! {
+        d: u32 = ptx!(
+            "prmt.b32 {d}, {x}, {y}, {order};",
+            d = out(reg32) d, x = in(reg32) x, y = in(reg32) y, order = in(reg32) order,
+            options(pure, nomem, nostack)
+        );
+        cpu: {
+            let both = u64::from(y) << 32 | u64::from(x);
+            let byte = |idx: u32| (both >> (8 * ((order >> (4 * idx)) & 7))) as u32 & 0xff;
+            (0..4).fold(0, |all, idx| all | (byte(idx) << (8 * idx)))
+        }
+    }
 }
 
 /// `prmt.b32 x, 0, ORDER`: bytes of `x`, the lowest in the lowest digit of `ORDER`.

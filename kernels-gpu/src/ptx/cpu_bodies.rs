@@ -275,9 +275,43 @@ fn numbers_of_8_bits_are_exact_in_16() {
             "{bits}"
         );
     }
+    for bits in 0..=u8::MAX {
+        let found = convert::cvt_f16x2_e5m2x2(u32::from(bits));
+        let number = float8::F8E5M2::from_bits(bits);
+        let [lo, _] = convert::unpack_f16x2(found);
+        let expected = number.to_f32();
+        assert!(lo == expected || lo.is_nan() && expected.is_nan(), "{bits}");
+    }
+    assert_eq!(
+        convert::prmt_pair(0x3322_1100, 0x7766_5544, 0x0527),
+        0x0055_2277
+    );
     assert_eq!(convert::prmt::<0x3120>(0xddcc_bbaa), 0xddbb_ccaa);
     let signs = convert::prmt_signs::<0xcb98>(0x8000_8000, 0x7f7f_7f80);
     assert_eq!(signs, 0xffff_ff00);
+}
+
+#[test]
+fn numbers_of_8_bits_saturate() {
+    let bytes = |x: [f32; 4]| convert::cvt_e4m3x4(x).to_le_bytes();
+    // Ties go to even; 448 is the greatest number.
+    assert_eq!(
+        bytes([1.0625, 1.1875, 464.0, f32::INFINITY]),
+        [0x38, 0x3a, 0x7e, 0x7e]
+    );
+    assert_eq!(
+        bytes([-1e9, f32::NAN, -0.0, 2f32.powi(-10)]),
+        [0xfe, 0x7f, 0x80, 0x00]
+    );
+    let bytes = |x: [f32; 4]| convert::cvt_e5m2x4(x).to_le_bytes();
+    assert_eq!(
+        bytes([1.125, 1.375, 61440.0, f32::INFINITY]),
+        [0x3c, 0x3e, 0x7b, 0x7b]
+    );
+    assert_eq!(
+        bytes([-1e9, f32::NAN, -0.0, 2f32.powi(-17)]),
+        [0xfb, 0x7f, 0x80, 0x00]
+    );
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub trait Wgmma {
     /// products run at once.
     fn undefined() -> Self;
 
-    /// `wgmma.mma_async.sync.aligned` of k = 16 with both operands in shared memory; what the accumulators held is kept where `accumulate` is
+    /// `wgmma.mma_async.sync.aligned` of k = 16, or 32 elements of 8 bits, with both operands in shared memory; what the accumulators held is kept where `accumulate` is
     /// 1, dropped where it is 0.
     ///
     /// PTX 8.0, sm_90a.
@@ -50,7 +50,7 @@ pub trait Wgmma {
         accumulate: u32,
     );
 
-    /// The same with A in registers: the fragments of `mma.m16n8k16`, each warp its 16 rows.
+    /// The same with A in registers: the fragments of `mma.m16n8k16`, of 8 bits those of `mma.m16n8k32`, each warp its 16 rows.
     ///
     /// PTX 8.0, sm_90a.
     ///
@@ -73,10 +73,27 @@ pub trait Wgmma {
     unsafe fn wait<const PENDING: u32>(&mut self);
 }
 
-/// Which element type `wgmma` multiplies.
+/// The element types of A and B.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Types {
+    /// bfloat16, `k` = 16.
+    Bf16,
+    /// IEEE binary16, `k` = 16.
+    F16,
+    /// e4m3, `k` = 32. As of all types of 8 bits, `k` is the contiguous dimension of both operands.
+    E4m3,
+    /// e5m2, `k` = 32.
+    E5m2,
+    /// A in e4m3 and B in e5m2, `k` = 32.
+    E4m3E5m2,
+    /// A in e5m2 and B in e4m3, `k` = 32.
+    E5m2E4m3,
+}
+
+/// Which element types `wgmma` multiplies.
 pub trait WgmmaElement {
-    /// bfloat16 and not binary16.
-    fn is_bf16() -> bool;
+    /// Those of A and B.
+    fn types() -> Types;
 }
 
 /// `wgmma.fence.sync.aligned`: orders the accumulators' and A's last accesses before the products that follow.
@@ -159,6 +176,25 @@ macro_rules! wgmma_rs {
     };
 }
 
+/// Both operands in shared memory, of 8 bits.
+#[cfg(target_arch = "nvptx64")]
+macro_rules! wgmma_ss_bytes {
+    ($d:ident $n:tt $accumulate:ident, $instruction:expr, $a:ident, $b:ident) => {
+        instruction!($d $n $accumulate, $instruction, "mov.b64 a, {{{a0}, {a1}}};", "}}, a, b, p, 1, 1; }}",
+            a0 = in(reg32) $a.low, a1 = in(reg32) $a.high, b0 = in(reg32) $b.low, b1 = in(reg32) $b.high,)
+    };
+}
+
+/// A in registers, of 8 bits.
+#[cfg(target_arch = "nvptx64")]
+macro_rules! wgmma_rs_bytes {
+    ($d:ident $n:tt $accumulate:ident, $instruction:expr, $a:ident, $b:ident) => {
+        instruction!($d $n $accumulate, $instruction, "", "}}, {{{a0}, {a1}, {a2}, {a3}}}, b, p, 1, 1; }}",
+            a0 = in(reg32) $a[0], a1 = in(reg32) $a[1], a2 = in(reg32) $a[2], a3 = in(reg32) $a[3],
+            b0 = in(reg32) $b.low, b1 = in(reg32) $b.high,)
+    };
+}
+
 /// The products of one width: its columns as the instruction spells them, the number of fragments, their indices.
 macro_rules! width {
     ($columns:literal, $fragments:literal, $indices:tt) => {
@@ -176,7 +212,7 @@ macro_rules! width {
                 b: Descriptor,
                 accumulate: u32,
             ) {
-                width!(self $indices wgmma_ss, $columns, a, b, accumulate, [MAJOR_A MAJOR_B]);
+                width!(self $indices wgmma_ss wgmma_ss_bytes, $columns, a, b, accumulate, [MAJOR_A MAJOR_B]);
             }
 
             #[inline(always)]
@@ -187,7 +223,7 @@ macro_rules! width {
                 b: Descriptor,
                 accumulate: u32,
             ) {
-                width!(self $indices wgmma_rs, $columns, a, b, accumulate, [MAJOR_B]);
+                width!(self $indices wgmma_rs wgmma_rs_bytes, $columns, a, b, accumulate, [MAJOR_B]);
             }
 
             #[inline(always)]
@@ -197,19 +233,22 @@ macro_rules! width {
             }
         }
     };
-    ($d:ident $indices:tt $form:ident, $columns:literal, $a:ident, $b:ident, $accumulate:ident, $majors:tt) => {
+    ($d:ident $indices:tt $form:ident $form_of_bytes:ident, $columns:literal, $a:ident, $b:ident, $accumulate:ident, $majors:tt) => {
         #[cfg(target_arch = "nvptx64")]
         {
-            if E::is_bf16() {
-                $form!($d $indices $accumulate, concat!("m64n", $columns, "k16.f32.bf16.bf16"), $a, $b, $majors);
-            } else {
-                $form!($d $indices $accumulate, concat!("m64n", $columns, "k16.f32.f16.f16"), $a, $b, $majors);
+            match E::types() {
+                Types::Bf16 => $form!($d $indices $accumulate, concat!("m64n", $columns, "k16.f32.bf16.bf16"), $a, $b, $majors),
+                Types::F16 => $form!($d $indices $accumulate, concat!("m64n", $columns, "k16.f32.f16.f16"), $a, $b, $majors),
+                Types::E4m3 => $form_of_bytes!($d $indices $accumulate, concat!("m64n", $columns, "k32.f32.e4m3.e4m3"), $a, $b),
+                Types::E5m2 => $form_of_bytes!($d $indices $accumulate, concat!("m64n", $columns, "k32.f32.e5m2.e5m2"), $a, $b),
+                Types::E4m3E5m2 => $form_of_bytes!($d $indices $accumulate, concat!("m64n", $columns, "k32.f32.e4m3.e5m2"), $a, $b),
+                Types::E5m2E4m3 => $form_of_bytes!($d $indices $accumulate, concat!("m64n", $columns, "k32.f32.e5m2.e4m3"), $a, $b),
             }
         }
         #[cfg(not(target_arch = "nvptx64"))]
         {
             let (a, major_b) = width!(@operands $form $a $majors);
-            let product = wgmma::Product { a, b: $b, major_b, bf16: E::is_bf16(), accumulate: $accumulate != 0 };
+            let product = wgmma::Product { a, b: $b, major_b, types: E::types(), accumulate: $accumulate != 0 };
             wgmma::multiply("wgmma.mma_async", $d.as_flattened_mut(), product);
         }
     };
@@ -260,4 +299,5 @@ width!(112, 14, [0 1 2 3 4 5 6 7 8 9 10 11 12 13]);
 width!(128, 16, [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15]);
 width!(160, 20, [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19]);
 width!(192, 24, [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23]);
+width!(224, 28, [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27]);
 width!(256, 32, [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31]);

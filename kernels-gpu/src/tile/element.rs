@@ -1,6 +1,6 @@
 //! The element types of q, k, v and o, and how pairs of them are packed into a register.
 
-use crate::ptx::wgmma::WgmmaElement;
+use crate::ptx::wgmma::{Types, WgmmaElement};
 use crate::ptx::{convert, mma};
 
 /// A 16-bit floating-point type that tensor cores multiply.
@@ -43,17 +43,28 @@ pub struct F16;
 #[derive(Clone, Copy)]
 pub struct F32;
 
+/// Four bits of exponent and three of mantissa, without infinity (OCP 8-bit Floating Point Specification).
+#[derive(Clone, Copy)]
+pub struct E4m3;
+
 impl WgmmaElement for Bf16 {
     #[inline(always)]
-    fn is_bf16() -> bool {
-        true
+    fn types() -> Types {
+        Types::Bf16
     }
 }
 
 impl WgmmaElement for F16 {
     #[inline(always)]
-    fn is_bf16() -> bool {
-        false
+    fn types() -> Types {
+        Types::F16
+    }
+}
+
+impl WgmmaElement for E4m3 {
+    #[inline(always)]
+    fn types() -> Types {
+        Types::E4m3
     }
 }
 
@@ -111,7 +122,7 @@ impl Element for F16 {
 pub(crate) mod either {
     use std::cell::Cell;
 
-    use super::{Bf16, Element, F16, WgmmaElement};
+    use super::{Bf16, Element, F16, Types, WgmmaElement};
     use crate::variants::Dtype;
 
     thread_local! {
@@ -129,8 +140,11 @@ pub(crate) mod either {
     pub struct Either;
 
     impl WgmmaElement for Either {
-        fn is_bf16() -> bool {
-            IS_BF16.get()
+        fn types() -> Types {
+            match IS_BF16.get() {
+                true => Types::Bf16,
+                false => Types::F16,
+            }
         }
     }
 

@@ -6,7 +6,7 @@
 //! exponential, `m` stays, and a block of scores costs neither shuffles nor a pass over O.
 //!
 //! Where S can be had again, not even the maxima are looked for: exponentials are taken with the `m` there is, and the sums,
-//! which are needed anyway, say whether that was right ([`outgrown`]). It nearly always was, and a pass over S is saved.
+//! which are needed anyway, say whether that was right ([`OnlineSoftmax::outgrown_by`]). It nearly always was, and a pass over S is saved.
 
 use super::register::Accumulator;
 use crate::attention::score::RowTerms;
@@ -22,13 +22,6 @@ const SLACK_LOG2: f32 = 8.0;
 /// at most 2⁵ columns: with a greater sum, one of them has a score that passes m by more than [`SLACK_LOG2`]. And f16 has
 /// room for every P of a smaller one.
 const LIMIT: f32 = (1 << 14) as f32;
-
-/// Whether a score has outgrown its row's m, by the sums of P: what a look at the maxima before would have found. P is of
-/// no use then.
-#[inline(always)]
-pub fn outgrown<S: Accumulator>(sums: &RowValues) -> bool {
-    sums[..S::M].iter().flatten().any(|sum| *sum > LIMIT)
-}
 
 /// The most fragments that a warp has below each other.
 const MAX_M: usize = 2;
@@ -77,7 +70,28 @@ pub struct OnlineSoftmax {
     scale_log2: f32,
     /// [`SLACK_LOG2`] in units of the scores.
     slack: f32,
+    /// Where P has 8 bits.
+    e4m3: Option<E4m3Weights>,
 }
+
+/// What is special where P becomes e4m3: it is taken times 2³, so that fewer small weights become 0. l has the factor, too, so that O has not.
+#[derive(Clone, Copy)]
+struct E4m3Weights {
+    /// What a score of 1 stands for: the scale of Q times that of K.
+    unit: f32,
+    /// The factor of O: the scale of V.
+    o_scale: f32,
+}
+
+/// log₂ of the factor of weights in e4m3.
+const E4M3_UNIT_LOG2: f32 = 3.0;
+
+/// As [`SLACK_LOG2`], for weights in e4m3: 2³ · 2^5.8 is less than 448. Where the softmax is speculative there is none: a lane's columns, 2⁵ or a few more, of
+/// weights that are all 2³ have a sum below the limit.
+const E4M3_SLACK_LOG2: f32 = 5.8;
+
+/// As [`LIMIT`], for weights in e4m3: the greatest of these numbers. A smaller sum has no greater weight.
+const E4M3_LIMIT: f32 = 448.0;
 
 impl OnlineSoftmax {
     /// No score seen yet.
@@ -88,7 +102,25 @@ impl OnlineSoftmax {
             l: [[0.0; 2]; MAX_M],
             scale_log2,
             slack: SLACK_LOG2 * rcp_approx(scale_log2),
+            e4m3: None,
         }
+    }
+
+    /// No score seen yet, of rows whose P becomes e4m3. `unit` is what a score of 1 stands for; O is multiplied by `o_scale` in the end.
+    #[inline(always)]
+    pub fn of_e4m3(scale_log2: f32, unit: f32, o_scale: f32, speculates: bool) -> Self {
+        let slack_log2 = if speculates { 0.0 } else { E4M3_SLACK_LOG2 };
+        OnlineSoftmax {
+            slack: slack_log2 * rcp_approx(scale_log2),
+            e4m3: Some(E4m3Weights { unit, o_scale }),
+            ..OnlineSoftmax::new(scale_log2)
+        }
+    }
+
+    /// What a score of 1 stands for, in 8 bits.
+    #[inline(always)]
+    pub fn unit(&self) -> Option<f32> {
+        self.e4m3.map(|weights| weights.unit)
     }
 
     /// That of rows that have seen scores before, with these references and these sums over whole rows.
@@ -273,7 +305,10 @@ impl OnlineSoftmax {
             for half in 0..2 {
                 let seen = self.m[m][half] != f32::NEG_INFINITY;
                 let reference = if seen { references[m][half] } else { 0.0 };
-                let offset = -reference * self.scale_log2;
+                let offset = match self.e4m3 {
+                    None => -reference * self.scale_log2,
+                    Some(_) => fma(-reference, self.scale_log2, E4M3_UNIT_LOG2),
+                };
                 for n in 0..S::N {
                     let x = s.fragment_mut(m, n);
                     for p in &mut x[2 * half..2 * half + 2] {
@@ -284,6 +319,17 @@ impl OnlineSoftmax {
             }
         }
         sums
+    }
+
+    /// Whether a score has outgrown its row's m, by the sums of P: what a look at the maxima before would have found. P is of
+    /// no use then.
+    #[inline(always)]
+    pub fn outgrown_by<S: Accumulator>(&self, sums: &RowValues) -> bool {
+        let limit = match self.e4m3 {
+            None => LIMIT,
+            Some(_) => E4M3_LIMIT,
+        };
+        sums[..S::M].iter().flatten().any(|sum| *sum > limit)
     }
 
     /// l ← l + rowsum P.
@@ -309,11 +355,20 @@ impl OnlineSoftmax {
                 let l = unsafe { quad_sum(self.l[m][half]) };
                 let seen = l != 0.0;
                 let inverse = if seen { rcp_approx(l) } else { 0.0 };
+                let factor = match self.e4m3 {
+                    None => inverse,
+                    Some(E4m3Weights { o_scale, .. }) => inverse * o_scale,
+                };
                 for n in 0..O::N {
                     let x = o.fragment_mut(m, n);
-                    x[2 * half] *= inverse;
-                    x[2 * half + 1] *= inverse;
+                    x[2 * half] *= factor;
+                    x[2 * half + 1] *= factor;
                 }
+                let l = match self.e4m3 {
+                    None => l,
+                    // Exact: a power of 2.
+                    Some(_) => l * 0.125,
+                };
                 lse[m][half] = log_sum_exp(self.m[m][half], l, self.scale_log2);
             }
         }

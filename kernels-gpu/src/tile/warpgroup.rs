@@ -5,10 +5,9 @@
 mod operand;
 mod store;
 
-use super::element::Element;
 use super::register::{Accumulator, Packed, RegisterTile};
 use crate::ptx::warpgroup::{setmaxnreg_dec, setmaxnreg_inc};
-use crate::ptx::wgmma::{Major, Wgmma, wgmma_commit_group, wgmma_fence};
+use crate::ptx::wgmma::{Major, Wgmma, WgmmaElement, wgmma_commit_group, wgmma_fence};
 use crate::ptx::{barrier, shuffle};
 
 pub use operand::{BoxedOperand, BoxedTile, Transposed};
@@ -16,7 +15,9 @@ pub use store::{store, store_matrices, store_matrices_transposed, store_rows, st
 
 /// Rows of a warpgroup's product.
 pub const WARPGROUP_ROWS: u32 = 64;
-/// Steps of 16 columns of a part of 64.
+/// Bytes of the inner dimension that a product takes in one step: 16 elements of 16 bits, 32 of 8.
+pub const STEP_BYTES: u32 = 32;
+/// Steps of a part of 128 bytes.
 const STEPS_OF_A_PART: u32 = 4;
 /// Threads of a warpgroup.
 const WARPGROUP_THREADS: u32 = 128;
@@ -45,6 +46,7 @@ pub unsafe fn release_registers(n: u32) {
             0 => {}
             24 => setmaxnreg_dec::<24>(),
             40 => setmaxnreg_dec::<40>(),
+            56 => setmaxnreg_dec::<56>(),
             _ => unreachable!("no table of tiles has it"),
         }
     }
@@ -61,8 +63,10 @@ pub unsafe fn take_registers(n: u32) {
     unsafe {
         match n {
             0 => {}
+            152 => setmaxnreg_inc::<152>(),
             160 => setmaxnreg_inc::<160>(),
             216 => setmaxnreg_inc::<216>(),
+            224 => setmaxnreg_inc::<224>(),
             232 => setmaxnreg_inc::<232>(),
             240 => setmaxnreg_inc::<240>(),
             _ => unreachable!("no table of tiles has it"),
@@ -129,14 +133,14 @@ where
     }
 }
 
-/// Begins C = A B, or C += A B where `accumulate` is 1, over `16 · steps` columns of A; both in shared memory. [`BoxedTile::t`] is a tile's transpose.
+/// Begins C = A B, or C += A B where `accumulate` is 1, over `16 · steps` columns of A, in 8 bits `32 · steps`; both in shared memory. [`BoxedTile::t`] is a tile's transpose.
 ///
 /// # Safety
 /// All four warps of the warpgroup reach it; the tiles have arrived, and stay until the product is waited for, as the
 /// accumulators do. A transposed A has 64 rows.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-pub unsafe fn begin_gemm_ss<E: Element, C: WarpgroupTile>(
+pub unsafe fn begin_gemm_ss<E: WgmmaElement, C: WarpgroupTile>(
     c: &mut C,
     a: impl BoxedOperand,
     b: impl BoxedOperand,
@@ -161,7 +165,7 @@ pub unsafe fn begin_gemm_ss<E: Element, C: WarpgroupTile>(
 /// As [`begin_gemm_ss`], of each part when `before` returns.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-pub unsafe fn begin_gemm_ss_of_parts<E: Element, C: WarpgroupTile, const PIECES: usize>(
+pub unsafe fn begin_gemm_ss_of_parts<E: WgmmaElement, C: WarpgroupTile, const PIECES: usize>(
     c: &mut C,
     a: BoxedTile,
     b: Transposed,
@@ -190,10 +194,10 @@ pub unsafe fn begin_gemm_ss_of_parts<E: Element, C: WarpgroupTile, const PIECES:
 /// As [`begin_gemm_ss`]; A stays, too.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-pub unsafe fn begin_gemm_rs<'a, E: Element, C: WarpgroupTile>(
+pub unsafe fn begin_gemm_rs<'a, E: WgmmaElement, C: WarpgroupTile>(
     c: &'a mut C,
     a: &'a impl Packed,
-    b: BoxedTile,
+    b: impl BoxedOperand,
     steps: u32,
     accumulate: u32,
 ) -> Pending<'a, C> {
@@ -202,11 +206,9 @@ pub unsafe fn begin_gemm_rs<'a, E: Element, C: WarpgroupTile>(
         wgmma_fence();
         for k in 0..steps {
             let (left, right) = (a.pairs(0, 2 * k as usize), a.pairs(0, 2 * k as usize + 1));
-            c.fragments_mut().multiply_rs::<E, { Major::Mn as u32 }>(
-                [left[0], left[1], right[0], right[1]],
-                b.along_rows(k),
-                if k == 0 { accumulate } else { 1 },
-            );
+            let a = [left[0], left[1], right[0], right[1]];
+            let accumulate = if k == 0 { accumulate } else { 1 };
+            multiply_rs::<E, C, _>(c, a, b, k, accumulate);
         }
         wgmma_commit_group();
     }
@@ -216,7 +218,7 @@ pub unsafe fn begin_gemm_rs<'a, E: Element, C: WarpgroupTile>(
 /// The `k`-th 16 columns of A times as many rows of B.
 #[inline(always)]
 #[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
-unsafe fn multiply_ss<E: Element, C: WarpgroupTile, A: BoxedOperand, B: BoxedOperand>(
+unsafe fn multiply_ss<E: WgmmaElement, C: WarpgroupTile, A: BoxedOperand, B: BoxedOperand>(
     c: &mut C,
     a: A,
     b: B,
@@ -233,6 +235,26 @@ unsafe fn multiply_ss<E: Element, C: WarpgroupTile, A: BoxedOperand, B: BoxedOpe
             (false, true) => c.multiply_ss::<E, K, K>(a, b, accumulate),
             (true, false) => c.multiply_ss::<E, MN, MN>(a, b, accumulate),
             (true, true) => c.multiply_ss::<E, MN, K>(a, b, accumulate),
+        }
+    }
+}
+
+/// The `k`-th 16 columns of A, in registers, times as many rows of B.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+unsafe fn multiply_rs<E: WgmmaElement, C: WarpgroupTile, B: BoxedOperand>(
+    c: &mut C,
+    a: [u32; 4],
+    b: B,
+    k: u32,
+    accumulate: u32,
+) {
+    let (c, b) = (c.fragments_mut(), b.as_right(k));
+    // SAFETY: as `begin_gemm_rs`.
+    unsafe {
+        match const { B::IS_TRANSPOSED } {
+            false => c.multiply_rs::<E, { Major::Mn as u32 }>(a, b, accumulate),
+            true => c.multiply_rs::<E, { Major::K as u32 }>(a, b, accumulate),
         }
     }
 }

@@ -6,14 +6,14 @@ use core::mem::offset_of;
 
 use super::{Dtype, Kind, Stamps, TileShape, Variant};
 use crate::attention::score::ScoreRows;
-use crate::config::TmaBackward;
+use crate::config::{BYTE_BYTES, TmaBackward};
 use crate::params::{
     BackwardParams, ForwardParams, MaskMapParams, StandardParams, TensorGradientParams,
     TmaBackwardParams, TmaForwardParams,
 };
 use crate::spec::Constant::{
-    BlockMask, Dropout, EditPartial, FullPrecision, HeadScale, HeadSplits, Lengths, PadColumns,
-    Pages, Score, ScoreGradient, Sinks, SplitKv,
+    BlockMask, Dropout, EditPartial, FullPrecision, HeadScale, HeadSplits, Lengths, OF16, OF32,
+    PadColumns, Pages, Score, ScoreGradient, Sinks, SplitKv,
 };
 use crate::spec::{Constant, Spec};
 
@@ -112,6 +112,21 @@ impl Kind {
     }
 }
 
+/// What kernels of flash3's forward pass can whose q, k and v have elements of so many bytes: in 8 bits no weights are dropped, and o has another type.
+pub const fn of_elements(all: Spec, bytes: u32, tiles: TileShape) -> Spec {
+    match bytes {
+        BYTE_BYTES => {
+            let all = all.without(Dropout).and(Spec::of(&[OF16, OF32]));
+            match tiles {
+                // More keys than an expression edits at a time.
+                TileShape::Wide => all.without(Score),
+                _ => all,
+            }
+        }
+        _ => all,
+    }
+}
+
 /// What remains of the capabilities of a variant that is compiled apart: the mask, and what kernels of its kind do with any problem.
 const APART: Spec = BAND.and(Spec::of(&[HeadSplits, PadColumns]));
 
@@ -138,6 +153,7 @@ impl Variant {
         let own = self.kind.capabilities(self.tiles, self.divides_blocks());
         let own = match self.dtype {
             Some(Dtype::F32) => own,
+            Some(Dtype::E4m3) => of_elements(own, Dtype::E4m3.bytes(), self.tiles),
             _ => own.without(FullPrecision),
         };
         match self.is_compiled_apart() {

@@ -44,7 +44,8 @@ impl Forward {
             strides: [heads * d * 2, d * 2, rows * heads * d * 2],
             box_rows: boxes.0.into(),
             box_heads: boxes.1.into(),
-            reserved: [0; 6],
+            element_bytes: 2,
+            reserved: [0; 5],
         }
     }
 

@@ -10,7 +10,7 @@ mod producer;
 
 use ferroflash_kernels::emu::{self, Fault, GlobalMemory, Launch, Options};
 use ferroflash_kernels::params::TensorMap;
-use ferroflash_kernels::ptx::wgmma::{Descriptor, WgmmaElement};
+use ferroflash_kernels::ptx::wgmma::{Descriptor, Types, WgmmaElement};
 use ferroflash_kernels::ptx::{barrier, mbarrier, special, warpgroup};
 use ferroflash_kernels::spec::Spec;
 use half::bf16;
@@ -77,8 +77,8 @@ const CONSUMER_THREADS: u32 = 128;
 struct E;
 
 impl WgmmaElement for E {
-    fn is_bf16() -> bool {
-        true
+    fn types() -> Types {
+        Types::Bf16
     }
 }
 

@@ -276,10 +276,12 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
             sizes: [s0, s1, s2, s3],
             strides: [r0, r1, r2],
             box_rows,
-            ..
+            box_heads,
+            element_bytes,
+            reserved: _,
         } = made;
         maps[0].0[..9].copy_from_slice(&[base, s0, s1, s2, s3, r0, r1, r2, box_rows]);
-        maps[0].0[9] = made.box_heads;
+        maps[0].0[9..11].copy_from_slice(&[box_heads, element_bytes]);
         flag[0] = 1;
     }
     let kernel = Kernel {

@@ -85,7 +85,7 @@ impl Case {
         match self.dtype {
             Dtype::Bf16 => 2f64.powi(-8),
             Dtype::F16 => 2f64.powi(-11),
-            Dtype::F32 => panic!("{NO_F32}"),
+            Dtype::F32 | Dtype::E4m3 => panic!("{NO_F32}"),
         }
     }
 
@@ -93,7 +93,7 @@ impl Case {
         match self.dtype {
             Dtype::Bf16 => bf16::from_bits(bits).to_f64(),
             Dtype::F16 => f16::from_bits(bits).to_f64(),
-            Dtype::F32 => panic!("{NO_F32}"),
+            Dtype::F32 | Dtype::E4m3 => panic!("{NO_F32}"),
         }
     }
 
@@ -101,7 +101,7 @@ impl Case {
         match self.dtype {
             Dtype::Bf16 => bf16::from_f64(x).to_bits(),
             Dtype::F16 => f16::from_f64(x).to_bits(),
-            Dtype::F32 => panic!("{NO_F32}"),
+            Dtype::F32 | Dtype::E4m3 => panic!("{NO_F32}"),
         }
     }
 

@@ -154,6 +154,18 @@ macro_rules! fp8_suite {
     };
 }
 
+/// Makes the tests of queries, keys and values in 8 bits.
+#[macro_export]
+macro_rules! e4m3_suite {
+    ($subject:path, $algorithm:ident) => {
+        mod e4m3 {
+            const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::$algorithm;
+
+            $crate::set!(all, $subject, ALGORITHM, Sixth, E4m3 $crate::cases::e4m3::all);
+        }
+    };
+}
+
 /// Makes the tests of values in the keys.
 #[macro_export]
 macro_rules! mla_suite {

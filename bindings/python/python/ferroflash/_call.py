@@ -118,8 +118,8 @@ class Plan:
         max_seqlen_q, max_seqlen_k, softmax_scale, left, right, num_splits = numbers
         inputs = beside.named()
         page_table = inputs.get("page_table")
-        in_8_bits = "k_descale" in inputs
-        _checks.check(q, k, v, in_pages=page_table is not None, in_8_bits=in_8_bits)
+        in_8_bits, q_in_8_bits = "k_descale" in inputs, "q_descale" in inputs
+        _checks.check(q, k, v, in_pages=page_table is not None, in_8_bits=in_8_bits, q_in_8_bits=q_in_8_bits)
         _checks.check_window(left, right)
         batch = _checks.batch_of(q, k, inputs, max_seqlen_q, max_seqlen_k)
         _checks.check_inputs(inputs, batch, q)
@@ -137,8 +137,10 @@ class Plan:
         self.head_dim_v = head_dim_v
         self.device = q.device
         self.ordinal = q.device.index if q.device.type == "cuda" else None
+        self.dtype_o = torch.bfloat16 if q_in_8_bits else q.dtype
+        scales = _checks.scales_of(k, inputs, batch)
         self.problem = _native.Problem(
-            DTYPES[q.dtype],
+            DTYPES[self.dtype_o],
             q.shape,
             k.shape,
             batch=batch,
@@ -150,7 +152,8 @@ class Plan:
             columns=columns,
             split_kv=split_kv(num_splits, seqlen_k),
             values_in_keys=head_dim_v,
-            fp8_kv=_checks.scales_of(k, inputs, batch),
+            fp8_kv=None if q_in_8_bits else scales,
+            fp8=scales if q_in_8_bits else None,
             score=None if beside.score is None else beside.score._native,
             mask=None if beside.mask is None else beside.mask._native,
             inputs=beside.names,
@@ -278,7 +281,10 @@ def forward(planned: Plan, q: Tensor, k: Tensor, v: Tensor, beside: Beside = NOT
         copies = planned.readable(q, k, v)
         o, lse = forward(plan(*copies, planned.numbers, beside, planned.head_dim_v), *copies, beside)
         return (o, lse) if planned.in_place else (_narrowed(o, q.shape[-1]), lse)
-    o = _new(q) if planned.head_dim_v is None else q.new_empty((*q.shape[:-1], planned.head_dim_v))
+    if planned.head_dim_v is not None:
+        o = q.new_empty((*q.shape[:-1], planned.head_dim_v))
+    else:
+        o = _new(q) if planned.dtype_o is q.dtype else torch.empty(q.shape, dtype=planned.dtype_o, device=q.device)
     lse = q.new_empty(planned.shape_lse, dtype=torch.float32)
     at = {"q": q.data_ptr(), "k": k.data_ptr(), "o": o.data_ptr(), "lse": lse.data_ptr()}
     if planned.head_dim_v is None:

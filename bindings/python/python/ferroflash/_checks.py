@@ -19,7 +19,7 @@ DTYPES = {torch.bfloat16: "bfloat16", torch.float16: "float16", torch.float32: "
 # The type of keys and values in 8 bits.
 FP8 = torch.float8_e4m3fn
 
-_SCALES = ("k_descale", "v_descale")
+_SCALES = ("q_descale", "k_descale", "v_descale")
 
 # The types of the table's rows, by the names that these have.
 _TYPES = {row.dtypes: [getattr(torch, name) for name in row.dtypes] for row in TABLE.values()}
@@ -113,11 +113,22 @@ def in_forward_mode() -> bool:
     return forward_ad._current_level >= 0
 
 
-def check(q: Form, k: Form, v: Form, names: tuple[str, str] = ("k", "v"), *, in_pages: bool = False, in_8_bits: bool = False) -> None:
+def check(
+    q: Form,
+    k: Form,
+    v: Form,
+    names: tuple[str, str] = ("k", "v"),
+    *,
+    in_pages: bool = False,
+    in_8_bits: bool = False,
+    q_in_8_bits: bool = False,
+) -> None:
     """Checks that q, k and v, with these names in errors, fit each other. `in_pages`: k and v are a pool, `[n_pages, page_size, heads,
-    head_dim]`. With `in_8_bits` k and v are e4m3."""
+    head_dim]`. With `in_8_bits` k and v are e4m3, with `q_in_8_bits` q is."""
     name_k, name_v = names
-    if q.dtype not in DTYPES:
+    if q_in_8_bits and q.dtype != FP8:
+        raise TypeError(f"q is {q.dtype}; needed: {FP8}, as it has a scale")
+    if not q_in_8_bits and q.dtype not in DTYPES:
         raise TypeError(f"q is {q.dtype}; allowed: torch.bfloat16, torch.float16, torch.float32")
     for argument, given in ((name_k, k), (name_v, v)):
         if in_8_bits and given.dtype != FP8:
@@ -205,10 +216,11 @@ def check_integers(argument: str, given: Form, shape: tuple[int | str, ...], dev
 
 
 def scales_of(k: Form, inputs: Mapping[str, Form], batch: int) -> str | None:
-    """The kind of scales of keys and values in 8 bits: "per_sequence" or "per_page"; None without scales."""
+    """The kind of scales of keys and values in 8 bits: "per_sequence" or "per_page"; with those of queries "per_head"; None without scales."""
     heads_k = k.shape[-2]
-    shapes = {"per_sequence": (batch, heads_k)}
-    if "page_table" in inputs:
+    in_8_bits = "q_descale" in inputs
+    shapes = {"per_head" if in_8_bits else "per_sequence": (batch, heads_k)}
+    if "page_table" in inputs and not in_8_bits:
         shapes["per_page"] = (k.shape[0], heads_k)
     found = None
     for argument in (name for name in _SCALES if name in inputs):

@@ -1,4 +1,4 @@
-"""Forward passes without a backward pass, on PyTorch's tensors: values in the keys, and keys and values in 8 bits.
+"""Forward passes without a backward pass, on PyTorch's tensors: values in the keys, keys and values in 8 bits, and queries, too.
 
 Values in the keys are the operator `ferroflash::latent`; scales of keys and values in 8 bits are optional inputs of `ferroflash::forward`. Keys and values
 are read in place, or refused: a copy of a cache could be as large as the memory.
@@ -71,6 +71,37 @@ def forward_fp8(
     left, right = (whole("window", side) for side in window)
     numbers = (whole("max_seqlen_q", max_seqlen_q), None, scale, left, right, whole("num_splits", num_splits))
     return attend(q, k, v, numbers, Beside.of(inputs))
+
+
+def forward_e4m3(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    descales: tuple[Tensor | None, Tensor | None, Tensor | None],
+    *,
+    softmax_scale: float | None = None,
+    window: tuple[int | None, int | None] = (None, None),
+    num_splits: int = 0,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    **lengths: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """`_torch.attention` with q, k and v of e4m3, multiplied by their scales, `[batch, heads_k]`; None is 1. o is bfloat16."""
+    names = ("q_descale", "k_descale", "v_descale")
+    given = [x for x in descales if x is not None]
+    for argument, x in (("q", q), ("k", k), ("v", v), *((n, x) for n, x in zip(names, descales) if x is not None)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{argument} is {type(x).__name__}; allowed: torch.Tensor")
+    if len(given) < len(names):
+        ends = lengths.get("cu_seqlens_q")
+        batch = q.shape[0] if ends is None else ends.numel() - 1
+        ones = torch.ones_like(given[0]) if given else torch.ones(batch, k.shape[-2], dtype=torch.float32, device=k.device)
+        descales = tuple(ones if x is None else x for x in descales)
+    inputs = lengths | {name: x.contiguous() for name, x in zip(names, descales)}
+    scale = default_scale(q.shape) if softmax_scale is None else number("softmax_scale", softmax_scale)
+    left, right = (whole("window", side) for side in window)
+    lens = (whole("max_seqlen_q", max_seqlen_q), whole("max_seqlen_k", max_seqlen_k))
+    return attend(q, k, v, (*lens, scale, left, right, whole("num_splits", num_splits)), Beside.of(inputs))
 
 
 def in_8_bits(argument: str, k: Tensor, **descales: Tensor | None) -> bool:

@@ -69,6 +69,7 @@ INPUTS = {name: Input((dtype,), tuple(shape), has) for name, dtype, shape, has i
 TABLE = {
     **LENGTHS,
     **INPUTS,
+    "q_descale": Input(("float32",), ("batch", "heads_k")),
     "k_descale": Input(("float32",), ("batch", "heads_k")),
     "v_descale": Input(("float32",), ("batch", "heads_k")),
     "rng_state": Input(("int64", "uint64"), ("2",)),

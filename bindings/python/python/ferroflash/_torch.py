@@ -440,8 +440,9 @@ def _backward(d_o, d_lse, q, k, v, o, lse, *options):
 @torch.library.register_fake("ferroflash::forward", lib=_LIBRARY)
 def _fake_forward(q, k, v, *options):
     _tensors, names, *_ = options
-    check(Form.of(q), Form.of(k), Form.of(v), in_pages="page_table" in names, in_8_bits="k_descale" in names)
-    return q.new_empty(q.shape), q.new_empty(lse_shape(q.shape), dtype=torch.float32)
+    in_8_bits = "q_descale" in names
+    check(Form.of(q), Form.of(k), Form.of(v), in_pages="page_table" in names, in_8_bits="k_descale" in names, q_in_8_bits=in_8_bits)
+    return q.new_empty(q.shape, dtype=torch.bfloat16 if in_8_bits else q.dtype), q.new_empty(lse_shape(q.shape), dtype=torch.float32)
 
 
 @torch.library.register_fake("ferroflash::backward", lib=_LIBRARY)

@@ -11,9 +11,9 @@
   blocks of the kernel.
 * `pack_gqa`, `sm_margin`, `scheduler_metadata` and `deterministic` affect only speed in FlashAttention-3. Here no result depends on them,
   and every result is deterministic, so they are accepted and have no effect.
-* `qv`, `q_descale` and `attention_chunk` have no kernel: NotImplementedError names the argument. So do `k_descale` and `v_descale` except
-  with keys and values of `torch.float8_e4m3fn`, which `flash_attn_func` and `flash_attn_with_kvcache` take with q of 16 bits, without
-  gradients and without `softcap`.
+* `qv` and `attention_chunk` have no kernel: NotImplementedError names the argument. `q_descale`, `k_descale` and `v_descale` go with tensors of
+  `torch.float8_e4m3fn`, without gradients and without `softcap`: q, k and v of `flash_attn_func` and `flash_attn_varlen_func`, whose o is then
+  bfloat16; or k and v alone, with q of 16 bits, of `flash_attn_func` and `flash_attn_with_kvcache`.
 * `softcap` greater than 0 replaces every score s by softcap · tanh(s / softcap).
 * Gradients flow to q, k and v through o, and through lse if it is returned.
 """
@@ -27,8 +27,9 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from . import _torch
+from ._checks import FP8
 from ._combine import combine
-from ._forward_only import forward_fp8, in_8_bits
+from ._forward_only import forward_e4m3, forward_fp8, in_8_bits
 from ._kvcache import Cached, seqlen_of, with_kvcache
 from ._lengths import longest
 from ._refuse import refuse, refuse_given, refuse_unless_zero, window
@@ -70,8 +71,8 @@ def flash_attn_func(
 
     * `q`: `[batch, seqlen_q, heads_q, head_dim]`.
     * `k`, `v`: `[batch, seqlen_k, heads_k, head_dim]`.
-    * `k_descale`, `v_descale`: f32 `[batch, heads_k]`, with k and v of `torch.float8_e4m3fn`: the scales of their elements; None is 1.
-      There are no gradients then.
+    * `q_descale`, `k_descale`, `v_descale`: f32 `[batch, heads_k]`, with tensors of `torch.float8_e4m3fn`: the scales of their elements; None
+      is 1. There are no gradients then.
     * `softmax_scale`: factor of the scores; None is 1/√head_dim.
     * lse: `[batch, heads_q, seqlen_q]`, f32, log Σ exp of a row's scores.
     """
@@ -80,9 +81,14 @@ def flash_attn_func(
         result = _torch.DOOR.flash(q, k, v, softmax_scale, causal, window_size, num_splits, both or None, None, softcap)
         if result is not None:
             return result
-    refuse_given(qv=qv, q_descale=q_descale)
+    refuse_given(qv=qv)
     refuse_unless_zero(attention_chunk=attention_chunk)
     sides = window(window_size, causal)
+    if getattr(q, "dtype", None) == FP8:
+        descales = (q_descale, k_descale, v_descale)
+        out, lse = _e4m3(q, k, v, descales, softcap, softmax_scale=softmax_scale, window=sides, num_splits=num_splits)
+        return (out, lse) if return_attn_probs else out
+    refuse_given(q_descale=q_descale)
     edited = edit(q, sides, softcap)
     if in_8_bits("k", k, k_descale=k_descale, v_descale=v_descale):
         if edited:
@@ -91,6 +97,13 @@ def flash_attn_func(
         return (out, lse) if return_attn_probs else out
     out, lse = attention(q, k, v, softmax_scale=softmax_scale, causal=causal, window=sides, num_splits=num_splits, **edited)
     return (out, lse) if return_attn_probs else out
+
+
+def _e4m3(q, k, v, descales, softcap, **options) -> tuple[Tensor, Tensor]:
+    """o and lse of q, k and v of e4m3."""
+    if softcap != 0.0:
+        refuse("softcap", softcap, f"0 with q of {q.dtype}")
+    return forward_e4m3(q, k, v, descales, **options)
 
 
 def flash_attn_qkvpacked_func(
@@ -167,25 +180,25 @@ def flash_attn_varlen_func(
     * lse: `[heads_q, total_q]`, or `[batch, heads_q, seqlen_q]`; f32.
     * The others: as for `flash_attn_func`.
     """
-    refuse_given(qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    refuse_given(qv=qv)
     refuse_unless_zero(attention_chunk=attention_chunk)
     sides = window(window_size, causal)
-    out, lse = attention(
-        q,
-        k,
-        v,
-        softmax_scale=softmax_scale,
-        causal=causal,
-        window=sides,
-        cu_seqlens_q=cu_seqlens_q,
-        cu_seqlens_k=cu_seqlens_k,
-        seqused_q=seqused_q,
-        seqused_k=seqused_k,
-        max_seqlen_q=longest(q, cu_seqlens_q, max_seqlen_q),
-        max_seqlen_k=longest(k, cu_seqlens_k, max_seqlen_k),
-        num_splits=num_splits,
-        **edit(q, sides, softcap),
-    )
+    options = {
+        "softmax_scale": softmax_scale,
+        "window": sides,
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+        "seqused_q": seqused_q,
+        "seqused_k": seqused_k,
+        "max_seqlen_q": longest(q, cu_seqlens_q, max_seqlen_q),
+        "max_seqlen_k": longest(k, cu_seqlens_k, max_seqlen_k),
+        "num_splits": num_splits,
+    }
+    if getattr(q, "dtype", None) == FP8:
+        out, lse = _e4m3(q, k, v, (q_descale, k_descale, v_descale), softcap, **options)
+        return (out, lse) if return_attn_probs else out
+    refuse_given(q_descale=q_descale, k_descale=k_descale, v_descale=v_descale)
+    out, lse = attention(q, k, v, causal=causal, **options, **edit(q, sides, softcap))
     return (out, lse) if return_attn_probs else out
 
 

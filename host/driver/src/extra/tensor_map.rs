@@ -8,6 +8,8 @@ use crate::error::DriverError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum ElementType {
+    /// Bytes, also those of numbers of 8 bits.
+    U8 = 0,
     /// IEEE binary16.
     F16 = 6,
     /// bfloat16.

@@ -16,6 +16,7 @@ use super::sequences::Sequences;
 use super::sizes::{Location, Sizes};
 use super::softmax::OnlineSoftmax;
 use crate::dtype::{Element, Widen};
+use crate::problem::Fp8;
 
 /// Keys of a block: as many as fit the caches nearest to the core, with a panel of scores (16 kB with 32 lanes) and the block's k and v.
 const BLOCK_K: usize = 128;
@@ -24,13 +25,35 @@ const BLOCK_K: usize = 128;
 /// level of the cache.
 const MAX_PANELS: usize = 8;
 
-/// The inputs: queries of type `T`, keys and values of type `K`.
-pub(super) struct Inputs<'a, T, K> {
-    pub(super) q: View<'a, T>,
+/// The inputs: queries of type `Q`, keys and values of type `K`.
+pub(super) struct Inputs<'a, Q, K> {
+    pub(super) q: View<'a, Q>,
     pub(super) k: View<'a, K>,
     pub(super) v: View<'a, K>,
+    /// Scales of q, k and v, if all have 8 bits.
+    pub(super) descales: Option<Descales<'a>>,
     /// A sink for each head of q, if there are some.
     pub(super) sinks: Option<&'a [f32]>,
+}
+
+/// Scales of q, k and v.
+#[derive(Clone, Copy)]
+pub(super) struct Descales<'a> {
+    pub(super) of: Fp8,
+    pub(super) q: &'a [f32],
+    pub(super) k: &'a [f32],
+    pub(super) v: &'a [f32],
+}
+
+impl Descales<'_> {
+    /// The factors of keys, which have those of the queries, too, and of values.
+    fn factors(&self, at: &Location) -> [f32; 2] {
+        let idx = match self.of {
+            Fp8::PerTensor => 0,
+            Fp8::PerHead => at.sequence_idx * at.sequence.sizes.heads_k + at.head_k,
+        };
+        [self.q[idx] * self.k[idx], self.v[idx]]
+    }
 }
 
 /// A run of rows of one group, and its outputs.
@@ -42,10 +65,10 @@ struct Task<'a, 'o, 's, T> {
 }
 
 /// Writes o and lse, both as rows in the order (batch entry, group, position, head within the group).
-pub(super) fn forward<T: Element, K: Widen>(
+pub(super) fn forward<Q: Widen, K: Widen, T: Element>(
     machine: Machine,
     sequences: &Sequences,
-    inputs: &Inputs<T, K>,
+    inputs: &Inputs<Q, K>,
     o: &mut [&mut [T]],
     lse: &mut [f32],
 ) {
@@ -144,7 +167,7 @@ impl<'e> Workspace<'e> {
         }
     }
 
-    fn run<T: Element, K: Widen>(&mut self, inputs: &Inputs<T, K>, task: &mut Task<T>) {
+    fn run<Q: Widen, K: Widen, T: Element>(&mut self, inputs: &Inputs<Q, K>, task: &mut Task<T>) {
         let at = task.at;
         let Location {
             sequence, head_k, ..
@@ -155,8 +178,11 @@ impl<'e> Workspace<'e> {
         let rows = task.first_row..task.first_row + task.o.len();
         let keys = at.keys(&rows, BLOCK_K);
         if !keys.is_empty() {
+            let factors = inputs.descales.map(|descales| descales.factors(&at));
             let k = inputs.k.head_rows(sequence.k, head_k, 1);
+            let k = k.times(factors.map(|[k, _]| k));
             let v = inputs.v.head_rows(sequence.k, head_k, 1);
+            let v = v.times(factors.map(|[_, v]| v));
             for first_key in keys.clone().step_by(BLOCK_K) {
                 let block = first_key..keys.end.min(first_key + BLOCK_K);
                 if at.keys_of_step(&rows, &block).is_empty() {
@@ -193,9 +219,9 @@ impl<'e> Workspace<'e> {
     }
 
     /// Puts a run of rows into panels and clears their state; returns how many panels it takes.
-    fn load_queries<T: Element>(
+    fn load_queries<Q: Widen>(
         &mut self,
-        q: &HeadRows<T>,
+        q: &HeadRows<Q>,
         first_row: usize,
         n_rows: usize,
     ) -> usize {

@@ -92,10 +92,13 @@ fn typed<T: Element>(
         }
     }
     match pass {
-        Pass::Forward if problem.fp8_kv().is_some() => {
-            forward_pass::<T, F8E4M3>(machine, problem, operands)
+        Pass::Forward if problem.fp8().is_some() => {
+            forward_pass::<F8E4M3, F8E4M3, T>(machine, problem, operands)
         }
-        Pass::Forward => forward_pass::<T, T>(machine, problem, operands),
+        Pass::Forward if problem.fp8_kv().is_some() => {
+            forward_pass::<T, F8E4M3, T>(machine, problem, operands)
+        }
+        Pass::Forward => forward_pass::<T, T, T>(machine, problem, operands),
         Pass::Backward => backward_pass::<T>(machine, problem, operands),
         // Planning has refused: this algorithm does not hold the weights.
         Pass::ForwardWithWeights => {
@@ -105,8 +108,8 @@ fn typed<T: Element>(
     }
 }
 
-/// With queries of type `T`, keys and values of type `K`.
-fn forward_pass<T: Element, K: Scalar + Widen>(
+/// With queries of type `Q`, keys and values of type `K`, and o of type `T`.
+fn forward_pass<Q: Scalar + Widen, K: Scalar + Widen, T: Element>(
     machine: Machine,
     problem: &Problem,
     operands: &mut Operands,
@@ -123,9 +126,10 @@ fn forward_pass<T: Element, K: Scalar + Widen>(
         false => view::<K>(operands, Argument::V)?,
     };
     let inputs = forward::Inputs {
-        q: view::<T>(operands, Argument::Q)?.times(query_factors(operands)),
+        q: view::<Q>(operands, Argument::Q)?.times(query_factors(operands)),
         k: k.in_pages(pages).scaled(of_k),
         v: v.in_pages(pages).scaled(of_v),
+        descales: descales(problem, operands),
         sinks: vector(operands, Argument::Sinks),
     };
     let mut o = output(operands, Argument::O)?;
@@ -142,6 +146,16 @@ fn forward_pass<T: Element, K: Scalar + Widen>(
         }
     }
     Ok(())
+}
+
+/// The scales, if q, k and v are in 8 bits.
+fn descales<'a>(problem: &Problem, operands: &mut Operands<'a>) -> Option<forward::Descales<'a>> {
+    Some(forward::Descales {
+        of: problem.fp8()?,
+        q: vector(operands, Argument::QDescale)?,
+        k: vector(operands, Argument::KDescale)?,
+        v: vector(operands, Argument::VDescale)?,
+    })
 }
 
 fn backward_pass<T: Element>(

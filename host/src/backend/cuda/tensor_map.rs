@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::Mutex;
 
 use ferroflash_driver::extra::tensor_map::{ElementType, Tiled, encode};
-use ferroflash_kernels::params::{BOX_COLUMNS, KernelParams, Slot, TensorMap};
+use ferroflash_kernels::params::{KernelParams, Slot, TensorMap};
 use lru::LruCache;
 
 use crate::dtype::Dtype;
@@ -24,7 +24,7 @@ struct Described {
     address: u64,
     sizes: [u64; 4],
     strides: [u64; 3],
-    boxes: [u64; 2],
+    boxes: [u64; 3],
     dtype: Dtype,
 }
 
@@ -73,7 +73,7 @@ fn kept_or_encoded(
         address: map.base,
         sizes: map.sizes,
         strides: map.strides,
-        boxes: [map.box_rows, map.box_heads],
+        boxes: [map.box_rows, map.box_heads, map.element_bytes],
         dtype,
     };
     if let Some(encoded) = kept.get(&described) {
@@ -88,14 +88,20 @@ fn kept_or_encoded(
 pub(super) fn encode_map(map: &TensorMap, dtype: Dtype) -> Result<TensorMap, DriverError> {
     let tiled = Tiled {
         element: match dtype {
+            _ if map.element_bytes == 1 => ElementType::U8,
             Dtype::F16 => ElementType::F16,
-            // Maps are made of problems whose elements have two bytes.
+            // Other elements have two bytes.
             Dtype::Bf16 | Dtype::F32 => ElementType::Bf16,
         },
         address: map.base,
         sizes: map.sizes,
         strides: map.strides,
-        box_sizes: [BOX_COLUMNS, map.box_rows as u32, map.box_heads as u32, 1],
+        box_sizes: [
+            map.box_columns(),
+            map.box_rows as u32,
+            map.box_heads as u32,
+            1,
+        ],
     };
     Ok(TensorMap::from_driver(encode(&tiled)?.0))
 }

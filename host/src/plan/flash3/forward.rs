@@ -2,7 +2,7 @@
 
 use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::config::TileConfig;
-use ferroflash_kernels::params::{Pages, Params, Schedule, TensorMap, TmaForwardParams};
+use ferroflash_kernels::params::{Descales, Pages, Params, Schedule, TensorMap, TmaForwardParams};
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{TileShape, Variant};
 
@@ -13,7 +13,7 @@ use crate::plan::workspace::WorkspaceLayout;
 use crate::plan::{
     DeviceInfo, PlannedLaunch, Reason, block_mask, lengths, schedule, short, split_kv,
 };
-use crate::problem::Problem;
+use crate::problem::{Fp8, Problem};
 use crate::validate::Checked;
 
 use super::WARPGROUP_ROWS;
@@ -106,6 +106,7 @@ pub fn launches(
             split,
             lengths: lengths::rows(problem),
             pages,
+            descales: descales(problem),
             ..Default::default()
         };
         let mut launch = PlannedLaunch::new(checked, variant, blocks, Params::TmaForward(params));
@@ -148,6 +149,18 @@ fn order(
             order.heads_per_group
         },
         ..order
+    }
+}
+
+/// The strides of scales.
+fn descales(problem: &Problem) -> Descales {
+    match problem.fp8() {
+        Some(Fp8::PerHead) => Descales {
+            batch_stride: problem.heads_k() as u32,
+            head_stride: 1,
+            ..Descales::default()
+        },
+        Some(Fp8::PerTensor) | None => Descales::default(),
     }
 }
 

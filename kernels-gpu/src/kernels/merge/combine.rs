@@ -43,7 +43,7 @@ pub unsafe fn combine<E: Element>(p: &CombineParams) {
 
 /// A row of lse whose splits are merged: a query of one head.
 #[derive(Clone, Copy)]
-pub(crate) struct SplitQuery {
+pub struct SplitQuery {
     /// Which row of lse.
     pub(crate) idx: u32,
     /// The head, heads of all batch entries counted together.

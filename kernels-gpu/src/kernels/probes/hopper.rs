@@ -345,3 +345,39 @@ pub(super) unsafe fn setmaxnreg(input: u64, output: u64, _: u64) {
     warpgroup::setmaxnreg_inc::<32>();
     put(output, 1, !get(input, 0));
 }
+
+pub(super) unsafe fn cvt_f16x2_e5m2x2(input: u64, output: u64, _: u64) {
+    // Every number of the format is among the inputs of a block.
+    let thread = special::thread_idx_x();
+    let pair = (thread << 8) | (thread + 128);
+    put(output, 0, convert::cvt_f16x2_e5m2x2(pair));
+    put(output, 1, convert::cvt_f16x2_e5m2x2(get(input, 0)));
+}
+
+/// Four numbers of a thread; then numbers around halfway between two of the format.
+#[inline(always)]
+unsafe fn to_bytes(input: u64, output: u64, convert: fn([f32; 4]) -> u32, scale: f32) {
+    let x = [0, 1, 2, 3].map(|k| f32::from_bits(get(input, k)));
+    put(output, 0, convert(x));
+    let at = special::thread_idx_x() as f32 * scale;
+    let ulp = f32::from_bits(at.to_bits() + 1);
+    put(output, 1, convert([at, ulp, -at, -ulp]));
+}
+
+pub(super) unsafe fn cvt_e4m3x4(input: u64, output: u64, _: u64) {
+    to_bytes(input, output, convert::cvt_e4m3x4, 0.0625)
+}
+
+pub(super) unsafe fn cvt_e5m2x4(input: u64, output: u64, _: u64) {
+    to_bytes(input, output, convert::cvt_e5m2x4, 0.125)
+}
+
+pub(super) unsafe fn prmt_pair(input: u64, output: u64, _: u64) {
+    // Digits up to 7: an eighth says something else.
+    let order = get(input, 2) & 0x7777;
+    put(
+        output,
+        0,
+        convert::prmt_pair(get(input, 0), get(input, 1), order),
+    );
+}

@@ -95,8 +95,23 @@ macro_rules! for_each_hopper_probe {
             wgmma_n256_ss_k { 128, 40960, WholeF16, 80, 128, Exact }
             wgmma_n256_ts_mn { 128, 40960, WholeBf16, 80, 128, Exact }
             wgmma_n256_rs_mn { 128, 40960, WholeBf16, 80, 128, Exact }
+            wgmma_n64_rs_e4m3 { 128, 16384, WholeE4m3, 32, 32, Exact }
+            wgmma_n96_ss_e4m3 { 128, 20480, WholeE4m3, 40, 48, Exact }
+            wgmma_n96_rs_e4m3 { 128, 20480, WholeE4m3, 40, 48, Exact }
+            wgmma_n128_ss_e4m3 { 128, 24576, WholeE4m3, 48, 64, Exact }
+            wgmma_n128_rs_e4m3 { 128, 24576, WholeE4m3, 48, 64, Exact }
+            wgmma_n192_ss_e4m3 { 128, 32768, WholeE4m3, 64, 96, Exact }
+            wgmma_n192_rs_e4m3 { 128, 32768, WholeE4m3, 64, 96, Exact }
+            wgmma_n256_rs_e4m3 { 128, 40960, WholeE4m3, 80, 128, Exact }
+            wgmma_n128_ss_e5m2 { 128, 24576, WholeE5m2, 48, 64, Exact }
+            wgmma_n128_rs_e4m3_e5m2 { 128, 24576, WholeE4m3, 48, 64, Exact }
+            wgmma_n128_ss_e5m2_e4m3 { 128, 24576, WholeE4m3, 48, 64, Exact }
             setmaxnreg { 128, 0, Bits, 1, 2, Exact }
             cvt_f16x2_e4m3x2 { 128, 0, Bits, 1, 2, Exact }
+            cvt_f16x2_e5m2x2 { 128, 0, Bits, 1, 2, Exact }
+            cvt_e4m3x4 { 128, 0, HalfFloats, 4, 2, Exact }
+            cvt_e5m2x4 { 128, 0, Floats, 4, 2, Exact }
+            prmt_pair { 128, 0, Bits, 3, 1, Exact }
         }
     };
 }

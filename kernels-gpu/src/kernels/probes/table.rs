@@ -23,6 +23,10 @@ enum Fill {
     WholeBf16,
     /// Pairs of `f16` whole numbers between −8 and 8.
     WholeF16,
+    /// `e4m3` whole numbers between −4 and 4.
+    WholeE4m3,
+    /// `e5m2` whole numbers between −4 and 4.
+    WholeE5m2,
     /// Pairs of `bf16` between −2 and 2.
     RealBf16,
     /// Pairs of `f16` between −2 and 2.
@@ -199,6 +203,12 @@ impl Fill {
             Fill::Real => (unit() * 2.0).to_bits(),
             Fill::WholeBf16 => pair(&mut || half::bf16::from_f32((unit() * 8.0).round()).to_bits()),
             Fill::WholeF16 => pair(&mut || half::f16::from_f32((unit() * 8.0).round()).to_bits()),
+            Fill::WholeE4m3 => u32::from_le_bytes(std::array::from_fn(|_| {
+                float8::F8E4M3::from_f32((unit() * 4.0).round()).to_bits()
+            })),
+            Fill::WholeE5m2 => u32::from_le_bytes(std::array::from_fn(|_| {
+                float8::F8E5M2::from_f32((unit() * 4.0).round()).to_bits()
+            })),
             Fill::RealBf16 => pair(&mut || half::bf16::from_f32(unit() * 2.0).to_bits()),
             Fill::RealF16 => pair(&mut || half::f16::from_f32(unit() * 2.0).to_bits()),
         }

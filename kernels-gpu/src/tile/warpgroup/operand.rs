@@ -1,18 +1,18 @@
 //! A warpgroup's operands in shared memory, and the descriptors by which `wgmma` finds their parts.
 
-use crate::params::BOX_COLUMNS;
+use crate::params::BOX_BYTES;
 use crate::ptx::wgmma::Descriptor;
 use crate::tile::shared::SharedTile;
 
 /// Bytes of a row of a box.
-const ROW_BYTES: u32 = BOX_COLUMNS * 2;
+const ROW_BYTES: u32 = BOX_BYTES;
 /// Rows after which the swizzle repeats.
 const SWIZZLE_ROWS: u32 = 8;
 /// The upper half of every descriptor: the distance of groups of eight rows, and the 128-byte swizzle.
 const HIGH: u32 = (SWIZZLE_ROWS * ROW_BYTES) >> 4 | 1 << 30;
 
-/// A tile of 16-bit elements as TMA boxes fill it: parts of 64 columns one after the other, each `rows` rows of 128 bytes,
-/// swizzled.
+/// A tile as TMA boxes fill it: parts of 128 bytes of its rows one after the other, each `rows` rows, swizzled. Where nothing else is said,
+/// elements have 16 bits, and a part 64 columns; of 8 bits it has 128.
 #[derive(Clone, Copy)]
 pub struct BoxedTile {
     /// Its address in shared memory; a multiple of 1024.
@@ -22,9 +22,9 @@ pub struct BoxedTile {
 }
 
 impl BoxedTile {
-    /// Bytes of a tile.
-    pub const fn n_bytes(rows: u32, columns: u32) -> u32 {
-        rows * columns.div_ceil(BOX_COLUMNS) * ROW_BYTES
+    /// Bytes of a tile of rows of so many bytes.
+    pub const fn n_bytes(rows: u32, row_bytes: u32) -> u32 {
+        rows * row_bytes.next_multiple_of(ROW_BYTES)
     }
 
     /// Columns `64 · idx ..`.
@@ -69,7 +69,7 @@ impl BoxedTile {
         Transposed(self)
     }
 
-    /// The operand whose inner dimension is the tile's columns: its columns `16 · k ..`.
+    /// The operand whose inner dimension is the tile's columns: its columns `16 · k ..`, in 8 bits `32 · k ..`.
     #[inline(always)]
     pub(super) const fn along_columns(self, k: u32) -> Descriptor {
         let offset = k / 4 * self.rows * ROW_BYTES + k % 4 * 32;
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn a_tile_has_whole_parts() {
         for (columns, parts) in [(64, 1), (72, 2), (128, 2), (192, 3), (256, 4)] {
-            assert_eq!(BoxedTile::n_bytes(80, columns), 80 * 128 * parts);
+            assert_eq!(BoxedTile::n_bytes(80, 2 * columns), 80 * 128 * parts);
         }
     }
 }

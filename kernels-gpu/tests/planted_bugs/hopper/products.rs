@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ferroflash_kernels::emu::{Asynchronous, Kind};
 use ferroflash_kernels::ptx::wgmma::{
-    Descriptor, Major, Wgmma, WgmmaElement, wgmma_commit_group, wgmma_fence,
+    Descriptor, Major, Types, Wgmma, WgmmaElement, wgmma_commit_group, wgmma_fence,
 };
 use ferroflash_kernels::ptx::{barrier, mbarrier, shared, special, tma, warpgroup};
 use ferroflash_kernels::tile::fragment;
@@ -17,8 +17,8 @@ use crate::SEEDS;
 struct Bf16;
 
 impl WgmmaElement for Bf16 {
-    fn is_bf16() -> bool {
-        true
+    fn types() -> Types {
+        Types::Bf16
     }
 }
 

@@ -83,13 +83,14 @@ impl Layout {
     #[inline(always)]
     pub(super) fn new<T: Tiles>() -> Self {
         let config = T::CONFIG;
-        let keys = BoxedTile::n_bytes(config.block_k, T::HEAD_DIM);
-        let queries = BoxedTile::n_bytes(config.block_q, T::HEAD_DIM);
+        let keys = BoxedTile::n_bytes(config.block_k, 2 * T::HEAD_DIM);
+        let queries = BoxedTile::n_bytes(config.block_q, 2 * T::HEAD_DIM);
         let k = special::shared_base();
         let v = k + keys;
-        let q = v + BoxedTile::n_bytes(config.block_k, T::VALUE_DIM);
+        let q = v + BoxedTile::n_bytes(config.block_k, 2 * T::VALUE_DIM);
         let d_o = q + STAGES * queries;
-        let d_s = d_o + T::SCHEDULE.d_o_stages * BoxedTile::n_bytes(config.block_q, T::VALUE_DIM);
+        let d_s =
+            d_o + T::SCHEDULE.d_o_stages * BoxedTile::n_bytes(config.block_q, 2 * T::VALUE_DIM);
         let behind_d_s = d_s + STAGES * d_s_bytes::<T>();
         let (out, pieces) = if T::SCHEDULE.by_product {
             (behind_d_s, behind_d_s + STAGES * P_BYTES)
@@ -243,7 +244,7 @@ impl Layout {
             0
         } + consumer;
         BoxedTile {
-            base: self.out + place * BoxedTile::n_bytes(WARPGROUP_ROWS, T::HEAD_DIM),
+            base: self.out + place * BoxedTile::n_bytes(WARPGROUP_ROWS, 2 * T::HEAD_DIM),
             rows: WARPGROUP_ROWS,
         }
     }
@@ -412,7 +413,7 @@ const fn d_s_bytes<T: Tiles>() -> u32 {
 const fn queries<T: Tiles>(base: u32, stage: u32, columns: u32) -> BoxedTile {
     let rows = T::CONFIG.block_q;
     BoxedTile {
-        base: base + stage * BoxedTile::n_bytes(rows, columns),
+        base: base + stage * BoxedTile::n_bytes(rows, 2 * columns),
         rows,
     }
 }

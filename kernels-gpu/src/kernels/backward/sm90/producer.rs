@@ -233,7 +233,7 @@ impl Producer<'_> {
         unsafe {
             ring.await_empty(Ring::at(1, n));
             let full = ring.full(0);
-            mbarrier::mbarrier_arrive_expect_tx(full, BoxedTile::n_bytes(tile.rows, columns));
+            mbarrier::mbarrier_arrive_expect_tx(full, BoxedTile::n_bytes(tile.rows, 2 * columns));
             load_boxes(map.at(self.maps), tile, columns, at, full);
         }
     }
@@ -251,8 +251,8 @@ impl Producer<'_> {
             kv_head(p, kv_head_idx),
             batch_idx,
         ];
-        let q_bytes = const { BoxedTile::n_bytes(T::CONFIG.block_q, T::HEAD_DIM) };
-        let d_o_bytes = const { BoxedTile::n_bytes(T::CONFIG.block_q, T::VALUE_DIM) };
+        let q_bytes = const { BoxedTile::n_bytes(T::CONFIG.block_q, 2 * T::HEAD_DIM) };
+        let d_o_bytes = const { BoxedTile::n_bytes(T::CONFIG.block_q, 2 * T::VALUE_DIM) };
         // Of lse, and of Δ.
         let n_bytes = const { T::CONFIG.block_q * 4 };
         let mut left = work.steps;

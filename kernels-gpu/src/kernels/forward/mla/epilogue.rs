@@ -5,12 +5,12 @@ use crate::attention::batch_and_head;
 use crate::config::MLA_COLUMNS;
 use crate::kernels::forward::sm90::Tiles;
 use crate::kernels::forward::sm90::consumer::Consumer;
+use crate::kernels::forward::sm90::elements::Elements;
 use crate::kernels::forward::sm90::layout::place;
 use crate::kernels::forward::{add_sinks, store_statistic, value_of_head};
 use crate::ptx::{barrier, spec};
-use crate::tile::element::Element;
 use crate::tile::global::GlobalRows;
-use crate::tile::warpgroup::{self, WARPGROUP_ROWS};
+use crate::tile::warpgroup::WARPGROUP_ROWS;
 
 /// Both consumers meet at this barrier.
 const BOTH_BARRIER: u32 = 4;
@@ -32,7 +32,7 @@ impl Consumer<'_> {
 
     /// l of both consumers' blocks; then O ← diag(l)⁻¹ O, and O and L to memory.
     #[inline(always)]
-    pub(super) unsafe fn mla_epilogue<E: Element, T: Tiles, const I: u32>(&self, t: &mut Tile<T>) {
+    pub(super) unsafe fn mla_epilogue<E: Elements, T: Tiles, const I: u32>(&self, t: &mut Tile<T>) {
         let (p, layout) = (self.p, self.layout);
         let first_row = t.work.q_block * WARPGROUP_ROWS + self.row;
         // SAFETY: as `attend`. Both come here for each tile, and meet once more before somebody writes l again.
@@ -65,7 +65,7 @@ impl Consumer<'_> {
             }
             let first_chunk = I * MLA_COLUMNS / 8;
             let chunks = (p.shape.head_dim_v / 8).saturating_sub(first_chunk);
-            warpgroup::store_rows_to::<E, _>(chunks, &t.o, |row, chunk| {
+            E::store_rows_to(chunks, &t.o, |row, chunk| {
                 let (head, query) = place_of(first_row + row);
                 let (batch_idx, head_idx, first) = if spec::lengths() {
                     let tile = layout.read_listed(listed);

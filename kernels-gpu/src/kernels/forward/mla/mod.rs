@@ -31,6 +31,7 @@ mod producer;
 
 use super::sm90::Tiles;
 use super::sm90::consumer::Consumer;
+use super::sm90::elements::Elements;
 use super::sm90::layout::{Keys, Layout, WorkTile};
 use super::sm90::producer::Producer;
 use super::sm90::scheduler::Claims;
@@ -39,7 +40,6 @@ use crate::config::{self, MLA_COLUMNS, MLA_EXCHANGE, TileConfig};
 use crate::params::{BOX_COLUMNS, ForwardMap};
 use crate::ptx::{barrier, mbarrier, shared, special, tma};
 use crate::spec::Spec;
-use crate::tile::element::Element;
 use crate::tile::register::{Accumulator, RegisterTile};
 use crate::tile::ring::{Barriers, Ring};
 use crate::tile::softmax::{OnlineSoftmax, RowValues, scale_rows};
@@ -77,7 +77,7 @@ impl Tiles for MlaTiles<576> {
     }
 
     #[inline(always)]
-    unsafe fn attend<E: Element>(c: &Consumer, work: WorkTile, slot: Ring) {
+    unsafe fn attend<E: Elements>(c: &Consumer, work: WorkTile, slot: Ring) {
         // SAFETY: the caller's contract.
         unsafe { attend::<E, Self>(c, work, slot) }
     }
@@ -120,7 +120,7 @@ struct Tile<T: Tiles> {
 /// # Safety
 /// Both consumers come here; the barriers have been made.
 #[inline(always)]
-unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, work: WorkTile, slot: Ring) {
+unsafe fn attend<E: Elements, T: Tiles>(c: &Consumer, work: WorkTile, slot: Ring) {
     // Each consumer has code of its own: places that depend on which one it is are then known to ptxas, which would else hold them all
     // in registers.
     // SAFETY: the caller's contract.
@@ -135,7 +135,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, work: WorkTile, slot: Ring)
 
 /// The tiles from this work on, of consumer `I`.
 #[inline(always)]
-unsafe fn attend_as<E: Element, T: Tiles, const I: u32>(c: &Consumer, work: WorkTile, slot: Ring) {
+unsafe fn attend_as<E: Elements, T: Tiles, const I: u32>(c: &Consumer, work: WorkTile, slot: Ring) {
     let fresh = OnlineSoftmax::new(c.p.scale.scale_log2);
     let mut q = Ring::start(T::Q_STAGES);
     let mut t = Tile::<T> {
@@ -181,7 +181,7 @@ impl Consumer<'_> {
     /// A block of keys: S and P, and both blocks' products with the consumer's columns of V: the one before, whose P the other has computed,
     /// and this one.
     #[inline(always)]
-    unsafe fn own<E: Element, T: Tiles, const I: u32>(&self, t: &mut Tile<T>, idx: u32) {
+    unsafe fn own<E: Elements, T: Tiles, const I: u32>(&self, t: &mut Tile<T>, idx: u32) {
         // SAFETY: as `attend`.
         unsafe {
             let begun_s = self.begin_scores::<E, T, I>(&mut t.s, &mut t.keys_parity);
@@ -208,7 +208,7 @@ impl Consumer<'_> {
 
     /// The same of a tile's first block.
     #[inline(always)]
-    unsafe fn own_first<E: Element, T: Tiles, const I: u32>(&self, t: &mut Tile<T>) {
+    unsafe fn own_first<E: Elements, T: Tiles, const I: u32>(&self, t: &mut Tile<T>) {
         // SAFETY: as `attend`.
         unsafe {
             self.begin_scores::<E, T, I>(&mut t.s, &mut t.keys_parity)
@@ -222,7 +222,7 @@ impl Consumer<'_> {
 
     /// The product of a tile's last block with this consumer's columns of V, where the other has computed P.
     #[inline(always)]
-    unsafe fn help_last<E: Element, T: Tiles, const I: u32>(&self, t: &mut Tile<T>) {
+    unsafe fn help_last<E: Elements, T: Tiles, const I: u32>(&self, t: &mut Tile<T>) {
         // SAFETY: as `attend`.
         unsafe {
             self.await_other::<T, I>(&mut t.other_parity, &mut t.softmax, &mut t.o);
@@ -254,7 +254,7 @@ impl Consumer<'_> {
 
     /// S = Q Kᵀ, piece by piece as they arrive.
     #[inline(always)]
-    unsafe fn begin_scores<'s, E: Element, T: Tiles, const I: u32>(
+    unsafe fn begin_scores<'s, E: Elements, T: Tiles, const I: u32>(
         &self,
         s: &'s mut T::Scores,
         keys_parity: &mut u32,
@@ -284,8 +284,8 @@ impl Consumer<'_> {
 
     /// P and m to the other consumer; O += P V.
     #[inline(always)]
-    unsafe fn multiply_own<E: Element, T: Tiles, const I: u32>(&self, t: &mut Tile<T>) {
-        let weights = t.s.pack::<E>();
+    unsafe fn multiply_own<E: Elements, T: Tiles, const I: u32>(&self, t: &mut Tile<T>) {
+        let weights = E::pack(&t.s);
         // SAFETY: as `attend`. The other consumer reads P when all four warps have written it, and writes its own when it has read it.
         unsafe {
             warpgroup::store_matrices::<T::Scores>(self.layout.p(), self.row, &weights);
@@ -325,7 +325,7 @@ impl Consumer<'_> {
     /// S ← −∞ where a query does not see a key of the tile's block `idx`, counted from the last one down.
     #[inline(always)]
     fn edit_own<T: Tiles>(&self, work: WorkTile, slot: Ring, idx: u32, s: &mut T::Scores) {
-        self.edit_scores::<T>(work, work.blocks - 1 - idx, slot, Keys::NONE, s);
+        self.edit_scores::<T>(work, work.blocks - 1 - idx, slot, Keys::NONE, None, s);
     }
 }
 

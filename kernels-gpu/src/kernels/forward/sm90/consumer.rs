@@ -1,6 +1,7 @@
 //! A consumer: 64 query rows of every tile, of all columns or of half of them; products and softmax.
 
 use super::Tiles;
+use super::elements::Elements;
 use super::layout::{Keys, Layout, WorkTile, place};
 use super::scheduler::{PackGqa, sequence_of};
 use crate::attention::lengths::ListedTile;
@@ -15,13 +16,12 @@ use crate::kernels::common::stamps::Record;
 use crate::kernels::varlen::split_keys;
 use crate::params::{BOX_COLUMNS, TmaForwardParams};
 use crate::ptx::{barrier, mbarrier, score, spec, special};
-use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::register::Accumulator;
 use crate::tile::ring::Ring;
-use crate::tile::softmax::{OnlineSoftmax, RowValues, outgrown, scale_rows};
+use crate::tile::softmax::{OnlineSoftmax, RowValues, scale_rows};
 use crate::tile::warpgroup::{
-    self, BoxedTile, Pending, WARPGROUP_ROWS, begin_gemm_rs, begin_gemm_ss,
+    self, BoxedTile, Pending, STEP_BYTES, WARPGROUP_ROWS, begin_gemm_rs, begin_gemm_ss,
 };
 
 /// The warps of a consumer vote at barriers `VOTE_BARRIER ..`.
@@ -73,7 +73,7 @@ fn speculates<T: Tiles>() -> bool {
 /// # Safety
 /// One warpgroup of the block does it for each consumer; the barriers have been made.
 #[inline(always)]
-pub unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout: Layout, idx: u32) {
+pub unsafe fn consume<E: Elements, T: Tiles>(p: &TmaForwardParams, layout: Layout, idx: u32) {
     let mut slot = Ring::start(TMA_SLOTS);
     // SAFETY: all four warps take the same way.
     unsafe {
@@ -92,7 +92,7 @@ pub unsafe fn consume<E: Element, T: Tiles>(p: &TmaForwardParams, layout: Layout
 /// # Safety
 /// As [`consume`].
 #[inline(always)]
-pub unsafe fn attend_if_any<E: Element, T: Tiles>(c: &Consumer, work: WorkTile, slot: Ring) {
+pub unsafe fn attend_if_any<E: Elements, T: Tiles>(c: &Consumer, work: WorkTile, slot: Ring) {
     if !(spec::lengths() || T::SPLITS_KV && spec::split_kv()) || work.blocks != 0 {
         // SAFETY: the caller's contract.
         unsafe {
@@ -104,14 +104,15 @@ pub unsafe fn attend_if_any<E: Element, T: Tiles>(c: &Consumer, work: WorkTile, 
 
 /// The tiles from this work on, which is one.
 #[inline(always)]
-unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slot: Ring) {
-    let kv_steps = const { T::CONFIG.block_k / 16 };
+unsafe fn attend<E: Elements, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slot: Ring) {
+    let kv_steps = const { T::CONFIG.block_k * T::ELEMENT_BYTES / STEP_BYTES };
     let (p, layout) = (c.p, c.layout);
     let mut q = Ring::start(T::Q_STAGES);
     let (mut k, mut v) = (Ring::start(T::KV_STAGES), Ring::start(T::KV_STAGES));
     let mut o_place = Ring::start(1);
     let fresh = OnlineSoftmax::new(p.scale.scale_log2);
-    let mut softmax = fresh;
+    // SAFETY: as below.
+    let mut softmax = unsafe { c.softmax_of_tile::<T>(fresh, work, slot) };
     let mut s = T::Scores::zero();
     let mut o = T::Output::zero();
     // SAFETY: stages are read when they are full, and released when the products that read them have been waited for;
@@ -127,7 +128,8 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
         let keys = c.keys::<T>(k.stage);
         c.release::<T>(&mut k, q, block);
         c.begin_scores_of_tile::<T>(work, slot, true);
-        let terms = c.edit_scores::<T>(work, block, slot, keys, &mut s);
+        let unit = softmax.unit();
+        let terms = c.edit_scores::<T>(work, block, slot, keys, unit, &mut s);
         softmax.begin(&mut s, terms);
         let mut weights = c.weights::<E, T>(work, block, slot, keys, &s);
         // 0 until O of the tile has been begun.
@@ -157,17 +159,19 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
             }
             c.release_work(slot, last);
             mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
-            let values = c.own_v::<T>(v.stage);
+            let values = E::values(c.own_v::<T>(v.stage));
             // O += P V
             let begun_o = begin_gemm_rs::<E, _>(&mut o, &weights, values, kv_steps, accumulate);
             c.pass_ping_pong::<T>();
             begun_s.wait::<1>();
             c.begin_scores_of_tile::<T>(work, slot, last);
-            let terms = c.edit_scores::<T>(work, block, slot, c.keys::<T>(k.stage), &mut s);
-            let keys = c.keys_of_weights::<T>(k.stage);
             if last {
-                softmax = fresh;
+                softmax = c.softmax_of_tile::<T>(fresh, work, slot);
             }
+            let unit = softmax.unit();
+            let keys = c.keys::<T>(k.stage);
+            let terms = c.edit_scores::<T>(work, block, slot, keys, unit, &mut s);
+            let keys = c.keys_of_weights::<T>(k.stage);
             let mut speculation = c.speculative_softmax::<T>(&mut softmax, &mut s, terms);
             if !speculates::<T>() {
                 c.release::<T>(&mut k, q, block);
@@ -181,7 +185,8 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
             if speculation.mispredicted {
                 // S = Q Kᵀ
                 c.begin_own_scores::<E, T>(&mut s, q, k).wait::<0>();
-                c.edit_scores::<T>(work, block, slot, c.keys::<T>(k.stage), &mut s);
+                let keys = c.keys::<T>(k.stage);
+                c.edit_scores::<T>(work, block, slot, keys, unit, &mut s);
                 speculation.alpha = softmax.grow(&s, terms).or(speculation.alpha);
                 speculation.sums = softmax.exponentials(&mut s, terms);
             }
@@ -201,7 +206,7 @@ unsafe fn attend<E: Element, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slo
             c.epilogue::<E, T>(finished, place(slot, 3), &mut o_place, &mut o);
         }
         mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
-        let values = c.own_v::<T>(v.stage);
+        let values = E::values(c.own_v::<T>(v.stage));
         // O += P V
         begin_gemm_rs::<E, _>(&mut o, &weights, values, kv_steps, accumulate).wait::<0>();
         c.epilogue::<E, T>(&ended, place(slot, 2), &mut o_place, &mut o);
@@ -241,7 +246,7 @@ impl<'a> Consumer<'a> {
 
     /// Begins S = Q Kᵀ of the stages' rows.
     #[inline(always)]
-    unsafe fn begin_own_scores<'s, E: Element, T: Tiles>(
+    unsafe fn begin_own_scores<'s, E: Elements, T: Tiles>(
         &self,
         s: &'s mut T::Scores,
         q: Ring,
@@ -250,7 +255,7 @@ impl<'a> Consumer<'a> {
         let (q, k) = (self.own_q::<T>(q.stage), self.layout.k::<T>(k.stage));
         // SAFETY: as `attend`.
         // S = Q Kᵀ
-        unsafe { begin_gemm_ss::<E, _>(s, q, k.t(), const { T::HEAD_DIM / 16 }, 0) }
+        unsafe { begin_gemm_ss::<E, _>(s, q, k.t(), const { T::HEAD_BYTES / STEP_BYTES }, 0) }
     }
 
     /// This consumer's columns of V in a stage.
@@ -310,7 +315,7 @@ impl<'a> Consumer<'a> {
                     *sum = f32::from_bits(special::opaque(sum.to_bits()));
                 }
             }
-            let outgrown = speculative && outgrown::<T::Scores>(&sums);
+            let outgrown = speculative && softmax.outgrown_by::<T::Scores>(&sums);
             Speculation {
                 alpha,
                 sums,
@@ -418,9 +423,10 @@ impl Consumer<'_> {
         block: u32,
         slot: Ring,
         keys: Keys,
+        unit: Option<f32>,
         s: &mut T::Scores,
     ) -> RowTerms {
-        let terms = self.edit_by_expression::<T>(work, block, keys, s);
+        let terms = self.edit_by_expression::<T>(work, block, keys, unit, s);
         if T::BLOCK_MASKS && spec::block_mask() {
             self.mask_block_sparse::<T>(work, keys, s);
         } else {
@@ -524,17 +530,27 @@ impl Consumer<'_> {
         given.begin(ScoreRows::Queries, tile);
     }
 
-    /// S ← the expression of the block's scores without their rows' terms; also returns these terms, if there are any.
+    /// S ← the expression of the block's scores without their rows' terms; also returns these terms, if there are any. In 8 bits `unit` is what a score of 1
+    /// stands for.
     #[inline(always)]
     fn edit_by_expression<T: Tiles>(
         &self,
         work: WorkTile,
         block: u32,
         keys: Keys,
+        unit: Option<f32>,
         s: &mut T::Scores,
     ) -> RowTerms {
+        const { assert!(!T::EDITS_SCORES || T::Scores::N <= score::MOST_FRAGMENTS) };
         if !(T::EDITS_SCORES && spec::score()) {
             return RowTerms::InScores;
+        }
+        if let Some(unit) = unit {
+            for n in 0..T::Scores::N {
+                for x in s.fragment_mut(0, n) {
+                    *x *= unit;
+                }
+            }
         }
         if T::BLOCK_MASKS && spec::block_mask() && spec::edit_partial() && keys.is_full {
             // A mask alone, which leaves nothing to the rows.
@@ -581,7 +597,7 @@ impl Consumer<'_> {
     /// # Safety
     /// All lanes of the warp come here; the tile, which was announced last, before `slot`, is not done with.
     #[inline(always)]
-    pub unsafe fn weights<E: Element, T: Tiles>(
+    pub unsafe fn weights<E: Elements, T: Tiles>(
         &self,
         work: WorkTile,
         block: u32,
@@ -589,7 +605,7 @@ impl Consumer<'_> {
         keys: Keys,
         p: &T::Scores,
     ) -> PackedWeights<T> {
-        let mut weights = p.pack::<E>();
+        let mut weights = E::pack(p);
         // SAFETY: the caller's contract.
         unsafe { self.drop_weights::<T>(work, block, slot, keys, &mut weights) };
         weights

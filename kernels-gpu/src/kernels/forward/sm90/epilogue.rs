@@ -2,6 +2,7 @@
 
 use super::Tiles;
 use super::consumer::{Consumer, Finished};
+use super::elements::Elements;
 use super::layout::{Layout, WorkTile, place};
 use super::producer::maps_of_sequence;
 use super::scheduler::{Pack, PackGqa};
@@ -14,18 +15,17 @@ use crate::kernels::merge::combine::SplitQuery;
 use crate::kernels::varlen;
 use crate::params::{BOX_COLUMNS, CombineParams, ForwardMap, TmaForwardParams};
 use crate::ptx::{atomic, barrier, global, mbarrier, shuffle, spec, special, tma};
-use crate::tile::element::Element;
 use crate::tile::fragment;
 use crate::tile::global::{GlobalMatrix, GlobalRows};
 use crate::tile::register::Accumulator;
 use crate::tile::ring::Ring;
 use crate::tile::softmax::RowValues;
-use crate::tile::warpgroup::{self, WARPGROUP_ROWS};
+use crate::tile::warpgroup::WARPGROUP_ROWS;
 
 impl Consumer<'_> {
     /// O ← diag(l)⁻¹ O; O and L to memory. If sequences have different lengths, the place `listed` has the tile's.
     #[inline(always)]
-    pub unsafe fn epilogue<E: Element, T: Tiles>(
+    pub unsafe fn epilogue<E: Elements, T: Tiles>(
         &self,
         finished: &Finished,
         listed: u32,
@@ -60,7 +60,8 @@ impl Consumer<'_> {
                     add_sinks(first_row, lse, o, |_| sink)
                 };
             }
-            if T::STORES {
+            let by_store_warp = T::STORES && E::has_16_bit_output();
+            if by_store_warp {
                 self.hand_over::<E, T>(place, o);
             }
             let own_columns = |o: GlobalMatrix| match T::SHARES_ROWS {
@@ -69,16 +70,17 @@ impl Consumer<'_> {
             };
             // Of the same rows one consumer writes lse.
             let writes_lse = !T::SHARES_ROWS || self.idx == 0;
-            let rows_of =
-                |batch_idx, head_idx, len| GlobalRows::new(&p.o_rows, batch_idx, head_idx, len);
+            let rows_of = |batch_idx, head_idx, len| {
+                GlobalRows::of_elements(&p.o_rows, batch_idx, head_idx, len, E::output_bytes())
+            };
             // Not one call with either's numbers: ptxas would hold them in registers, and head_dim 256 would be 1 to 3 % slower.
             if spec::lengths() {
-                if !T::STORES {
+                if !by_store_warp {
                     let tile = self.layout.read_listed(special::opaque(listed));
                     let rows = rows_of(p.list.batch_q(tile.sequence), head, 0);
                     let rows = rows.from_row(tile.q_first, tile.seqlen_q);
-                    let target = own_columns(rows.with_columns(p.shape.head_dim_v));
-                    warpgroup::store_rows::<E, _>(target, first_row, o);
+                    let target = own_columns(rows.with_chunks(E::chunks(p.shape.head_dim_v)));
+                    E::store_rows(target, first_row, o);
                 }
                 if writes_lse {
                     let tile = self.layout.read_listed(listed);
@@ -86,11 +88,11 @@ impl Consumer<'_> {
                     store_statistic::<T::Output>(rows, first_row, lse, place_of);
                 }
             } else {
-                if !T::STORES {
+                if !by_store_warp {
                     let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
                     let rows = rows_of(batch_idx, head_idx, p.shape.seqlen_q);
-                    let target = own_columns(rows.with_columns(p.shape.head_dim_v));
-                    warpgroup::store_rows::<E, _>(target, first_row, o);
+                    let target = own_columns(rows.with_chunks(E::chunks(p.shape.head_dim_v)));
+                    E::store_rows(target, first_row, o);
                 }
                 if writes_lse {
                     let rows = StatisticRows::padded(p.lse, &p.shape);
@@ -102,12 +104,12 @@ impl Consumer<'_> {
 
     /// O to the store warp.
     #[inline(always)]
-    unsafe fn hand_over<E: Element, T: Tiles>(&self, place: &mut Ring, o: &T::Output) {
+    unsafe fn hand_over<E: Elements, T: Tiles>(&self, place: &mut Ring, o: &T::Output) {
         let ring = self.layout.o_ring;
         // SAFETY: the place is filled when it is empty; the store warp waits for all four warps.
         unsafe {
             mbarrier::mbarrier_wait(ring.empty(self.idx), place.parity ^ 1);
-            warpgroup::store::<E, _>(self.layout.o::<T>(self.idx), self.row % WARPGROUP_ROWS, o);
+            E::store(self.layout.o::<T>(self.idx), self.row % WARPGROUP_ROWS, o);
             tma::fence_proxy_async();
             barrier::warp_sync();
             mbarrier::mbarrier_arrive_if(ring.full(self.idx), self.leads);
@@ -118,18 +120,18 @@ impl Consumer<'_> {
 
 // A store warp: one thread that sends one consumer's rows of O to memory.
 
-/// The whole of a store warp's work.
+/// The whole of a store warp's work: the rows of this consumer or, in 8 bits, of all from it on.
 ///
 /// # Safety
 /// One thread of the block does it for each consumer; the barriers have been made.
 #[inline(always)]
-pub unsafe fn store<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: Layout, consumer: u32) {
+pub unsafe fn store<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: Layout, first: u32) {
     let config = T::CONFIG;
     let packing = PackGqa::new::<T>(p);
     let mut map = ForwardMap::O.at(maps);
     let mut slot = Ring::start(TMA_SLOTS);
     let mut o = Ring::start(1);
-    let (tile, ring) = (layout.o::<T>(consumer), layout.o_ring);
+    let ring = layout.o_ring;
     // SAFETY: O is read when it is there, and its place freed when it has been read.
     unsafe {
         loop {
@@ -154,17 +156,20 @@ pub unsafe fn store<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: Layout, c
                 head_idx,
                 ..
             } = packing.pack(p, work.head);
-            let first_query = work.q_block * packing.queries(config.block_q)
-                + consumer * packing.queries(WARPGROUP_ROWS);
-
-            mbarrier::mbarrier_wait(ring.full(consumer), o.parity);
-            for part in 0..T::VALUE_DIM.div_ceil(BOX_COLUMNS) {
-                let at = [part * BOX_COLUMNS, first_query, head_idx, batch_idx];
-                tma::tma_store_if(map, at, tile.part(part).base, 1);
+            for idx in 0..const { if T::TRANSPOSES { T::CONSUMERS } else { 1 } } {
+                let consumer = first + idx;
+                let tile = layout.o::<T>(consumer);
+                let first_query = work.q_block * packing.queries(config.block_q)
+                    + consumer * packing.queries(WARPGROUP_ROWS);
+                mbarrier::mbarrier_wait(ring.full(consumer), o.parity);
+                for part in 0..T::VALUE_DIM.div_ceil(BOX_COLUMNS) {
+                    let at = [part * BOX_COLUMNS, first_query, head_idx, batch_idx];
+                    tma::tma_store_if(map, at, tile.part(part).base, 1);
+                }
+                tma::bulk_commit_group();
+                tma::bulk_wait_group_read::<0>();
+                mbarrier::mbarrier_arrive_if(ring.empty(consumer), 1);
             }
-            tma::bulk_commit_group();
-            tma::bulk_wait_group_read::<0>();
-            mbarrier::mbarrier_arrive_if(ring.empty(consumer), 1);
             o.advance();
         }
     }
@@ -297,7 +302,7 @@ impl Consumer<'_> {
     /// # Safety
     /// All warps of the consumer come here when no tile is left.
     #[inline(always)]
-    pub unsafe fn merge_splits<E: Element, T: Tiles>(&self) {
+    pub unsafe fn merge_splits<E: Elements, T: Tiles>(&self) {
         let p = self.p;
         if p.split.tiles_merge == 0 {
             return;
@@ -336,11 +341,11 @@ impl Consumer<'_> {
                     let arrivals = Arrivals::new::<T>(p, place, row.n, of_tile);
                     arrivals.await_splits();
                     if T::HEAD_DIM <= 128 {
-                        row.merge::<E, 1, 16>(&combine);
+                        E::merge::<1, 16>(row, &combine);
                     } else if T::HEAD_DIM <= 256 {
-                        row.merge::<E, 2, 8>(&combine);
+                        E::merge::<2, 8>(row, &combine);
                     } else {
-                        row.merge::<E, 4, 4>(&combine);
+                        E::merge::<4, 4>(row, &combine);
                     }
                     arrivals.count();
                 }

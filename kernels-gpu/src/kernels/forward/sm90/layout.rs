@@ -10,6 +10,11 @@ use crate::ptx::{shared, spec, special};
 use crate::tile::ring::{Barriers, Ring};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
+/// Warps of a warpgroup.
+const WARPS: u32 = 4;
+/// Warps that transpose V, in 8 bits.
+pub const TRANSPOSERS: u32 = 2;
+
 /// A tile of queries, as the producer tells the others of it.
 #[derive(Clone, Copy)]
 pub struct WorkTile {
@@ -61,6 +66,8 @@ pub struct Layout {
     q: u32,
     k: u32,
     v: u32,
+    /// V as it comes, where two warps transpose it.
+    raw_v: u32,
     /// O; if values are columns of the keys, the consumers' exchange.
     pub o: u32,
     slots: u32,
@@ -69,9 +76,12 @@ pub struct Layout {
     pub q_ring: Barriers,
     /// Stages of K; emptied by the consumers' warps. Where values are columns of the keys, of the columns that are no values.
     pub k_ring: Barriers,
-    /// Stages of V; emptied by the consumers' warps.
+    /// Stages of V; emptied by the consumers' warps. Where two warps transpose V, filled by these.
     pub v_ring: Barriers,
-    /// Slots for work tiles; emptied by every lane of the consumers, by the store warps and by the thread that loads V, if there is one.
+    /// Stages of V as it comes, emptied by those warps.
+    pub raw_v_ring: Barriers,
+    /// Slots for work tiles; emptied by every lane of the consumers, by the store warps, and by the thread that loads V and the warps that transpose it, if
+    /// there are any.
     pub work_ring: Barriers,
     /// O on its way out, for each consumer one stage; filled by its warps, emptied by its store warp.
     pub o_ring: Barriers,
@@ -86,28 +96,32 @@ impl Layout {
     pub fn new<T: Tiles>() -> Self {
         let config = T::CONFIG;
         let q = special::shared_base();
-        let k = q + T::Q_STAGES * BoxedTile::n_bytes(config.block_q, T::HEAD_DIM);
-        let v = k + T::KV_STAGES * BoxedTile::n_bytes(config.block_k, T::HEAD_DIM);
-        let o = v + T::V_BYTES;
+        let k = q + T::Q_STAGES * BoxedTile::n_bytes(config.block_q, T::HEAD_BYTES);
+        let v = k + T::KV_STAGES * BoxedTile::n_bytes(config.block_k, T::HEAD_BYTES);
+        let raw_v = v + T::V_BYTES;
+        let o = raw_v + T::RAW_V_STAGES * BoxedTile::n_bytes(config.block_k, T::VALUE_BYTES);
         let slots = o + T::O_BYTES;
         let listed = slots + TMA_SLOTS * 16;
         const { assert!(T::KV_STAGES * 8 <= TMA_LENGTHS * ListedTile::N_BYTES) };
         let q_ring = Barriers::new(listed + TMA_LENGTHS * ListedTile::N_BYTES, T::Q_STAGES);
         let k_ring = Barriers::new(q_ring.end(), T::KV_STAGES);
         let v_ring = Barriers::new(k_ring.end(), T::KV_STAGES);
-        let work_ring = Barriers::new(v_ring.end(), TMA_SLOTS);
+        let raw_v_ring = Barriers::new(v_ring.end(), T::RAW_V_STAGES);
+        let work_ring = Barriers::new(raw_v_ring.end(), TMA_SLOTS);
         let o_ring = Barriers::new(work_ring.end(), T::CONSUMERS);
         let value_stages = if T::KEY_PIECES == 1 { 0 } else { T::KV_STAGES };
         Layout {
             q,
             k,
             v,
+            raw_v,
             o,
             slots,
             listed,
             q_ring,
             k_ring,
             v_ring,
+            raw_v_ring,
             work_ring,
             o_ring,
             value_rings: Barriers::new(o_ring.end(), value_stages),
@@ -121,16 +135,25 @@ impl Layout {
     #[inline(always)]
     pub unsafe fn make_barriers<T: Tiles>(self) {
         let consumers = T::CONSUMERS;
-        let store_warps = if T::STORES { consumers } else { 0 };
-        let warps = consumers * 4;
+        let store_warps = match const { (T::STORES, T::TRANSPOSES) } {
+            (true, false) => consumers,
+            // One stores for all, where O has 16 bits.
+            (true, true) => !spec::o_f32() as u32,
+            (false, _) => 0,
+        };
+        let warps = consumers * WARPS;
         let loaders = if two_load::<T>() { 1 } else { 0 };
+        let transposers = if T::TRANSPOSES { TRANSPOSERS } else { 0 };
         // SAFETY: the caller's contract.
         unsafe {
             self.q_ring.make(1, warps);
             self.k_ring
                 .make(1, if T::KEY_PIECES == 1 { warps } else { 4 });
-            self.v_ring.make(1, warps);
-            self.work_ring.make(1, warps * 32 + store_warps + loaders);
+            self.v_ring
+                .make(if T::TRANSPOSES { TRANSPOSERS } else { 1 }, warps);
+            self.raw_v_ring.make(1, TRANSPOSERS);
+            self.work_ring
+                .make(1, warps * 32 + store_warps + loaders + transposers);
             self.o_ring.make(4, 1);
             for consumer in 0..2 {
                 self.value_ring(consumer).make(1, 4);
@@ -147,7 +170,7 @@ impl Layout {
     /// A consumer's rows of Q in a stage.
     #[inline(always)]
     pub const fn q<T: Tiles>(self, stage: u32, consumer: u32) -> BoxedTile {
-        let bytes = BoxedTile::n_bytes(WARPGROUP_ROWS, T::HEAD_DIM);
+        let bytes = BoxedTile::n_bytes(WARPGROUP_ROWS, T::HEAD_BYTES);
         BoxedTile {
             base: self.q + (stage * T::ROW_GROUPS + consumer) * bytes,
             rows: WARPGROUP_ROWS,
@@ -157,19 +180,43 @@ impl Layout {
     /// A stage of K.
     #[inline(always)]
     pub const fn k<T: Tiles>(self, stage: u32) -> BoxedTile {
-        Layout::kv::<T>(self.k, stage, T::HEAD_DIM)
+        Layout::rows(self.k, stage, T::CONFIG.block_k, T::HEAD_BYTES)
     }
 
-    /// A stage of V.
+    /// A stage of V as consumers take it: in 8 bits its transpose, a row for each column.
     #[inline(always)]
     pub const fn v<T: Tiles>(self, stage: u32) -> BoxedTile {
-        Layout::kv::<T>(self.v, stage, T::VALUE_DIM)
+        let block_k = T::CONFIG.block_k;
+        if T::TRANSPOSES {
+            Layout::rows(self.v, stage, T::VALUE_DIM, block_k * T::ELEMENT_BYTES)
+        } else {
+            Layout::rows(self.v, stage, block_k, T::VALUE_BYTES)
+        }
     }
 
-    const fn kv<T: Tiles>(base: u32, stage: u32, columns: u32) -> BoxedTile {
-        let rows = T::CONFIG.block_k;
+    /// A stage of V as it comes from memory.
+    #[inline(always)]
+    pub const fn loaded_v<T: Tiles>(self, stage: u32) -> BoxedTile {
+        if T::TRANSPOSES {
+            Layout::rows(self.raw_v, stage, T::CONFIG.block_k, T::VALUE_BYTES)
+        } else {
+            self.v::<T>(stage)
+        }
+    }
+
+    /// Its barriers.
+    #[inline(always)]
+    pub const fn loaded_v_ring<T: Tiles>(self) -> Barriers {
+        if T::TRANSPOSES {
+            self.raw_v_ring
+        } else {
+            self.v_ring
+        }
+    }
+
+    const fn rows(base: u32, stage: u32, rows: u32, row_bytes: u32) -> BoxedTile {
         BoxedTile {
-            base: base + stage * BoxedTile::n_bytes(rows, columns),
+            base: base + stage * BoxedTile::n_bytes(rows, row_bytes),
             rows,
         }
     }
@@ -178,7 +225,7 @@ impl Layout {
     #[inline(always)]
     pub const fn o<T: Tiles>(self, consumer: u32) -> BoxedTile {
         BoxedTile {
-            base: self.o + consumer * BoxedTile::n_bytes(WARPGROUP_ROWS, T::VALUE_DIM),
+            base: self.o + consumer * BoxedTile::n_bytes(WARPGROUP_ROWS, 2 * T::VALUE_DIM),
             rows: WARPGROUP_ROWS,
         }
     }

@@ -5,7 +5,8 @@
 //! - the producer, one thread, claims tiles, tells the others through two slots, and keeps the rings of K, V and Q full;
 //! - one to three consumer warpgroups, 64 query rows each, multiply and compute the softmax;
 //! - for each of them a store warp, one thread, sends its rows of O to memory;
-//! - where keys and values lie in pages, one more thread keeps the ring of V full.
+//! - where keys and values lie in pages, one more thread keeps the ring of V full;
+//! - in 8 bits, two warps transpose V, and one thread stores the rows of all consumers.
 //!
 //! Both products run while threads do other things. Step `i` of a consumer, over all KV blocks of all its tiles:
 //!
@@ -39,37 +40,45 @@
 //! | `scheduler` | which tile is next, and which query of which head each of its rows is |
 //! | `producer`, `paged_producer` | Q, K and V to shared memory; out of pages |
 //! | `consumer` | the loop: products, masks, scores, softmax, dropout |
+//! | `descale` | the scales of 8 bits |
+//! | `elements` | 16 and 8 bits: what differs |
+//! | `transposer` | V transposed, in 8 bits |
 //! | `epilogue` | O and L to memory; splits of keys, and their merge |
 //! | `layout` | shared memory, and its barriers |
 
 pub(super) mod consumer;
+mod descale;
+pub(super) mod elements;
 pub(super) mod epilogue;
 pub(super) mod layout;
 pub(super) mod paged_producer;
 pub(super) mod producer;
 pub(super) mod scheduler;
+mod transposer;
 
 use core::marker::PhantomData;
 
 use crate::attention::score::RowTerms;
 use crate::config::{self, TileConfig, TmaForward};
 use crate::kernels::common::stamps::Profiled;
-use crate::params::{ForwardMap, TmaForwardParams};
+use crate::params::{BOX_BYTES, ForwardMap, TmaForwardParams};
 use crate::ptx::{barrier, mbarrier, shuffle, special};
 use crate::spec::{Constant, Spec};
-use crate::tile::element::Element;
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::{
     BoxedTile, WARPGROUP_ROWS, WarpgroupTile, release_registers, take_registers,
 };
-use crate::variants::{Kind, TileShape};
+use crate::variants::{Kind, TileShape, of_elements};
 use consumer::Consumer;
+use elements::Elements;
 use layout::{Layout, WorkTile};
 use producer::Producer;
 use scheduler::Claims;
 
 /// The tiles of one head_dim in one shape.
 pub trait Tiles: Sized {
+    /// Bytes of an element of Q, K and V.
+    const ELEMENT_BYTES: u32 = 2;
     /// Columns that tiles of Q and K have; tensors may have fewer.
     const HEAD_DIM: u32;
     /// The same of V and O.
@@ -77,9 +86,19 @@ pub trait Tiles: Sized {
     /// Their shape.
     const SHAPE: TileShape;
     /// The resources of a block, and the part of the problem that it covers.
-    const CONFIG: TileConfig = config::tma_forward(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
+    const CONFIG: TileConfig = config::tma_forward(
+        Self::ELEMENT_BYTES,
+        Self::HEAD_DIM,
+        Self::VALUE_DIM,
+        Self::SHAPE,
+    );
     /// How they are worked on. What follows has its names; the compiler folds constants of their own earlier than those of a struct.
-    const SCHEDULE: TmaForward = TmaForward::of(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
+    const SCHEDULE: TmaForward = TmaForward::of(
+        Self::ELEMENT_BYTES,
+        Self::HEAD_DIM,
+        Self::VALUE_DIM,
+        Self::SHAPE,
+    );
     /// Warpgroups that multiply.
     const CONSUMERS: u32 = Self::SCHEDULE.consumers;
     /// Whether two of them have the same rows, and half of O's columns each.
@@ -88,6 +107,10 @@ pub trait Tiles: Sized {
     const ROW_GROUPS: u32 = Self::CONFIG.block_q / WARPGROUP_ROWS;
     /// Stages of Q.
     const Q_STAGES: u32 = Self::SCHEDULE.q_stages;
+    /// Stages of V as it comes, where a warpgroup transposes it.
+    const RAW_V_STAGES: u32 = Self::SCHEDULE.raw_v_stages;
+    /// Whether one does.
+    const TRANSPOSES: bool = Self::SCHEDULE.transposes();
     /// Stages of K, and of V.
     const KV_STAGES: u32 = Self::SCHEDULE.kv_stages;
     /// Whether store warps send O to memory.
@@ -102,19 +125,33 @@ pub trait Tiles: Sized {
     const IS_GROUPED: bool = matches!(Self::SHAPE, TileShape::Grouped);
     /// In how many pieces a block of keys comes, each with stages of its own.
     const KEY_PIECES: u32 = 1;
-    /// Bytes of the stages of V.
-    const V_BYTES: u32 =
-        Self::KV_STAGES * BoxedTile::n_bytes(Self::CONFIG.block_k, Self::VALUE_DIM);
+    /// Bytes of a row of Q and K.
+    const HEAD_BYTES: u32 = Self::HEAD_DIM * Self::ELEMENT_BYTES;
+    /// Bytes of a row of V as it comes.
+    const VALUE_BYTES: u32 = Self::VALUE_DIM * Self::ELEMENT_BYTES;
+    /// Columns of a box of Q, K or V.
+    const BOX_COLUMNS: u32 = BOX_BYTES / Self::ELEMENT_BYTES;
+    /// Bytes of the stages of V, as consumers take it.
+    const V_BYTES: u32 = Self::KV_STAGES
+        * if Self::TRANSPOSES {
+            BoxedTile::n_bytes(Self::VALUE_DIM, Self::CONFIG.block_k * Self::ELEMENT_BYTES)
+        } else {
+            BoxedTile::n_bytes(Self::CONFIG.block_k, Self::VALUE_BYTES)
+        };
     /// Bytes of O on its way out.
     const O_BYTES: u32 = if Self::STORES {
-        BoxedTile::n_bytes(Self::CONFIG.block_q, Self::VALUE_DIM)
+        BoxedTile::n_bytes(Self::CONFIG.block_q, 2 * Self::VALUE_DIM)
     } else {
         0
     };
     /// The tensor map by which values are read.
     const VALUES: ForwardMap = ForwardMap::V;
     /// The capabilities of the kernel.
-    const CAN: Spec = Kind::TmaForward.capabilities(Self::SHAPE, Self::CONFIG.divides_blocks());
+    const CAN: Spec = of_elements(
+        Kind::TmaForward.capabilities(Self::SHAPE, Self::CONFIG.divides_blocks()),
+        Self::ELEMENT_BYTES,
+        Self::SHAPE,
+    );
     /// Whether there may be a block mask.
     const BLOCK_MASKS: bool = Self::CAN.has(Constant::BlockMask);
     /// Whether an expression may edit scores.
@@ -165,7 +202,7 @@ pub trait Tiles: Sized {
     /// # Safety
     /// As the consumers.
     #[inline(always)]
-    unsafe fn attend<E: Element>(c: &Consumer, work: WorkTile, slot: Ring) {
+    unsafe fn attend<E: Elements>(c: &Consumer, work: WorkTile, slot: Ring) {
         // SAFETY: the caller's contract.
         unsafe { consumer::attend_if_any::<E, Self>(c, work, slot) }
     }
@@ -177,16 +214,21 @@ const fn n8(columns: u32) -> usize {
 }
 
 /// The tiles of a variant in the [`TileShape`] of this number, and its register tiles: a warpgroup's rows of S and of O. `tiles!` names the type.
-pub struct VariantTiles<const HEAD_DIM: u32, const VALUE_DIM: u32, const SHAPE: u32, R>(
-    PhantomData<R>,
-);
+pub struct VariantTiles<
+    const BYTES: u32,
+    const HEAD_DIM: u32,
+    const VALUE_DIM: u32,
+    const SHAPE: u32,
+    R,
+>(PhantomData<R>);
 
-impl<const HEAD_DIM: u32, const VALUE_DIM: u32, const SHAPE: u32, S, O> Tiles
-    for VariantTiles<HEAD_DIM, VALUE_DIM, SHAPE, (S, O)>
+impl<const BYTES: u32, const HEAD_DIM: u32, const VALUE_DIM: u32, const SHAPE: u32, S, O> Tiles
+    for VariantTiles<BYTES, HEAD_DIM, VALUE_DIM, SHAPE, (S, O)>
 where
     S: WarpgroupTile,
     O: WarpgroupTile,
 {
+    const ELEMENT_BYTES: u32 = BYTES;
     const HEAD_DIM: u32 = HEAD_DIM;
     const VALUE_DIM: u32 = VALUE_DIM;
     const SHAPE: TileShape = TileShape::numbered(SHAPE);
@@ -195,8 +237,13 @@ where
 }
 
 /// Fragments of S and of O across a warpgroup's registers.
-pub(crate) const fn fragments(head_dim: u32, value_dim: u32, shape: TileShape) -> [usize; 2] {
-    let schedule = TmaForward::of(head_dim, value_dim, shape);
+pub(crate) const fn fragments(
+    bytes: u32,
+    head_dim: u32,
+    value_dim: u32,
+    shape: TileShape,
+) -> [usize; 2] {
+    let schedule = TmaForward::of(bytes, head_dim, value_dim, shape);
     let columns = if schedule.shares_rows {
         value_dim / 2
     } else {
@@ -205,16 +252,20 @@ pub(crate) const fn fragments(head_dim: u32, value_dim: u32, shape: TileShape) -
     [n8(schedule.block_k), n8(columns)]
 }
 
-/// The type of the tiles of this many columns of keys and of values in a shape.
+/// The type of the tiles of this many columns of keys and of values, of elements of so many bytes, in a shape.
 macro_rules! tiles {
     ($head_dim:literal, $value_dim:literal, $shape:ident) => {
+        $crate::kernels::forward::sm90::tiles!(2, $head_dim, $value_dim, $shape)
+    };
+    ($bytes:literal, $head_dim:literal, $value_dim:literal, $shape:ident) => {
         $crate::kernels::forward::sm90::VariantTiles<
+            $bytes,
             $head_dim,
             $value_dim,
             { $crate::variants::TileShape::$shape as u32 },
             (
-                $crate::tile::register::RegisterTile<1, { $crate::kernels::forward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[0] }>,
-                $crate::tile::register::RegisterTile<1, { $crate::kernels::forward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[1] }>,
+                $crate::tile::register::RegisterTile<1, { $crate::kernels::forward::sm90::fragments($bytes, $head_dim, $value_dim, $crate::variants::TileShape::$shape)[0] }>,
+                $crate::tile::register::RegisterTile<1, { $crate::kernels::forward::sm90::fragments($bytes, $head_dim, $value_dim, $crate::variants::TileShape::$shape)[1] }>,
             ),
         >
     };
@@ -225,6 +276,7 @@ impl<T: Tiles> Tiles for Profiled<T> {
     const HEAD_DIM: u32 = T::HEAD_DIM;
     const VALUE_DIM: u32 = T::VALUE_DIM;
     const SHAPE: TileShape = T::SHAPE;
+    const ELEMENT_BYTES: u32 = T::ELEMENT_BYTES;
     const PROFILES: bool = true;
     type Scores = T::Scores;
     type Output = T::Output;
@@ -236,7 +288,7 @@ impl<T: Tiles> Tiles for Profiled<T> {
 /// The launch is as [`config::tma_forward`] says, with not more blocks than there may be tiles; tensors are as [`TmaForwardParams`]
 /// says, of at most `T::HEAD_DIM` and `T::VALUE_DIM` columns; `maps` is the address of the first tensor map.
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
-pub unsafe fn forward<E: Element, T: Tiles>(p: &TmaForwardParams, maps: u64) {
+pub unsafe fn forward<E: Elements, T: Tiles>(p: &TmaForwardParams, maps: u64) {
     let layout = Layout::new::<T>();
     let thread = special::thread_idx_x();
     // SAFETY: all threads of the block come here; barriers are made before anyone uses them.
@@ -251,9 +303,15 @@ pub unsafe fn forward<E: Element, T: Tiles>(p: &TmaForwardParams, maps: u64) {
         if warpgroup == 0 {
             release_registers(const { T::SCHEDULE.registers[0] });
             let warp = shuffle::shuffle_idx_u32(thread / 32, 0);
-            if special::lane_idx() == 0 {
+            if T::TRANSPOSES && (warp == 1 || warp == 2) {
+                transposer::transpose::<T>(layout, warp - 1);
+            } else if special::lane_idx() == 0 {
                 if warp == 0 {
                     producer::produce::<T>(p, maps, layout);
+                } else if T::TRANSPOSES {
+                    if T::STORES && E::has_16_bit_output() {
+                        epilogue::store::<T>(p, maps, layout, 0);
+                    }
                 } else if T::STORES && warp <= T::CONSUMERS {
                     epilogue::store::<T>(p, maps, layout, warp - 1);
                 } else if paged_producer::two_load::<T>() && warp == 3 {

@@ -127,10 +127,10 @@ impl SequencePages {
 // The thread that loads V where keys and values lie in pages; where values are columns of the keys, a part of these.
 
 /// Whether a thread of its own loads V: out of pages there are many boxes, and a thread is slow to begin a copy. In tiles of three
-/// consumers every warp has its work already.
+/// consumers, and in 8 bits, every warp has its work already.
 #[inline(always)]
 pub fn two_load<T: Tiles>() -> bool {
-    T::CONSUMERS < 3 && spec::pages()
+    T::CONSUMERS < 3 && !T::TRANSPOSES && spec::pages()
 }
 
 /// The thread that loads V, if [`two_load`].

@@ -11,7 +11,7 @@ use crate::attention::{batch_and_head, divide};
 use crate::config::TMA_SLOTS;
 use crate::kernels::block_sparse::list::List;
 use crate::kernels::{bounds, query_tile_work, varlen};
-use crate::params::{BOX_COLUMNS, FORWARD_MAPS, ForwardMap, MAX_ROWS, TmaForwardParams};
+use crate::params::{BOX_BYTES, FORWARD_MAPS, ForwardMap, MAX_ROWS, TmaForwardParams};
 use crate::ptx::{mbarrier, spec, tensor_map, tma};
 use crate::tile::ring::{Barriers, Ring};
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
@@ -143,7 +143,11 @@ impl<'a> Producer<'a> {
             pages: SequencePages::default(),
             q: Ring::start(T::Q_STAGES),
             k: Ring::start(T::KV_STAGES),
-            v: Ring::start(T::KV_STAGES),
+            v: Ring::start(if T::TRANSPOSES {
+                T::RAW_V_STAGES
+            } else {
+                T::KV_STAGES
+            }),
         }
     }
 
@@ -270,15 +274,15 @@ impl<'a> Producer<'a> {
             mbarrier::mbarrier_wait(empty, self.q.parity ^ 1);
             mbarrier::mbarrier_arrive_expect_tx(
                 full,
-                BoxedTile::n_bytes(config.block_q, T::HEAD_DIM),
+                BoxedTile::n_bytes(config.block_q, T::HEAD_BYTES),
             );
             for consumer in 0..T::ROW_GROUPS {
                 let tile = self.layout.q::<T>(self.q.stage, consumer);
                 let at = [0, first_query + consumer * box_queries, head_idx, batch_idx];
-                load_boxes::<false>(
+                load_boxes::<T, false>(
                     ForwardMap::Q.at(self.maps),
                     tile,
-                    Parts::all(T::HEAD_DIM),
+                    Parts::all(T::HEAD_BYTES),
                     at,
                     full,
                 );
@@ -295,7 +299,7 @@ impl<'a> Producer<'a> {
         // SAFETY: as `load`.
         unsafe {
             let found = self.pages.look_up(self.p, first_row);
-            let all = Parts::all(T::HEAD_DIM);
+            let all = Parts::all(T::HEAD_BYTES);
             self.load_keys::<T>(map, barriers, self.k, (tile, all), at, found);
         }
         self.k.advance();
@@ -303,13 +307,13 @@ impl<'a> Producer<'a> {
 
     #[inline(always)]
     pub unsafe fn load_v<T: Tiles>(&mut self, first_row: u32, head_idx: u32, batch_idx: u32) {
-        let tile = self.layout.v::<T>(self.v.stage);
-        let (map, barriers) = (ForwardMap::V, self.layout.v_ring);
+        let tile = self.layout.loaded_v::<T>(self.v.stage);
+        let (map, barriers) = (ForwardMap::V, self.layout.loaded_v_ring::<T>());
         let at = [0, first_row, head_idx, batch_idx];
         // SAFETY: as `load`.
         unsafe {
             let found = self.pages.look_up(self.p, first_row);
-            let all = Parts::all(T::VALUE_DIM);
+            let all = Parts::all(T::VALUE_BYTES);
             self.load_keys::<T>(map, barriers, self.v, (tile, all), at, found);
         }
         self.v.advance();
@@ -351,7 +355,7 @@ pub fn maps_of_sequence(p: &TmaForwardParams, sequence: u32) -> u64 {
 
 // Copies of tiles, box by box.
 
-/// Parts of 64 columns of a tile: from which one on, and how many.
+/// Parts of 128 bytes of a tile's rows: from which one on, and how many.
 #[derive(Clone, Copy)]
 pub struct Parts {
     pub first: u32,
@@ -359,19 +363,19 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// All of a tile of this many columns.
+    /// All of a tile of rows of so many bytes.
     #[inline(always)]
-    pub const fn all(columns: u32) -> Parts {
+    pub const fn all(row_bytes: u32) -> Parts {
         Parts {
             first: 0,
-            n: columns.div_ceil(BOX_COLUMNS),
+            n: row_bytes.div_ceil(BOX_BYTES),
         }
     }
 
     /// Bytes of these parts of a tile of this many rows.
     #[inline(always)]
     pub const fn n_bytes(self, rows: u32) -> u32 {
-        BoxedTile::n_bytes(rows, self.n * BOX_COLUMNS)
+        BoxedTile::n_bytes(rows, self.n * BOX_BYTES)
     }
 }
 
@@ -397,16 +401,16 @@ pub unsafe fn load_keys<T: Tiles>(
     // SAFETY: the caller's contract.
     unsafe {
         if T::SPLITS_KV && T::KEY_PIECES == 1 && spec::split_kv() {
-            load_boxes::<true>(map, tile, parts, at, full);
+            load_boxes::<T, true>(map, tile, parts, at, full);
         } else {
-            load_boxes::<false>(map, tile, parts, at, full);
+            load_boxes::<T, false>(map, tile, parts, at, full);
         }
     }
 }
 
 /// Begins the copies of a tile's boxes, which no other block may need.
 #[inline(always)]
-unsafe fn load_boxes<const EVICT_FIRST: bool>(
+unsafe fn load_boxes<T: Tiles, const EVICT_FIRST: bool>(
     map: u64,
     tile: BoxedTile,
     parts: Parts,
@@ -415,7 +419,7 @@ unsafe fn load_boxes<const EVICT_FIRST: bool>(
 ) {
     for part in 0..parts.n {
         let part = parts.first + part;
-        let at = [part * BOX_COLUMNS, at[1], at[2], at[3]];
+        let at = [part * T::BOX_COLUMNS, at[1], at[2], at[3]];
         let to = tile.part(part).base;
         // SAFETY: the caller's contract.
         unsafe {

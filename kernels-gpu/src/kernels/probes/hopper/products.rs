@@ -1,13 +1,33 @@
 //! Probes of `wgmma`.
 
 use crate::kernels::probes::{get, put_all};
-use crate::ptx::wgmma::{Descriptor, Major, Wgmma, WgmmaElement, wgmma_commit_group, wgmma_fence};
+use crate::ptx::wgmma::{
+    Descriptor, Major, Types, Wgmma, WgmmaElement, wgmma_commit_group, wgmma_fence,
+};
 use crate::ptx::{barrier, shared, special, tma};
-use crate::tile::element::{Bf16, F16};
+use crate::tile::element::{Bf16, E4m3, F16};
+
+/// Types of 8 bits that no kernel multiplies yet.
+struct E5m2;
+struct E4m3E5m2;
+struct E5m2E4m3;
+
+macro_rules! types {
+    ($($types:ident)*) => { $(
+        impl WgmmaElement for $types {
+            #[inline(always)]
+            fn types() -> Types {
+                Types::$types
+            }
+        }
+    )* };
+}
+
+types!(E5m2 E4m3E5m2 E5m2E4m3);
 
 /// Bytes of a part of a tile: 64 rows of 64 columns.
 const PART: u32 = 64 * 128;
-/// Steps of 16 along the inner dimension.
+/// Steps of 16 along the inner dimension, in 8 bits of 32.
 const STEPS: u32 = 4;
 
 /// Where A comes from.
@@ -29,7 +49,7 @@ unsafe fn fill(to: u32, input: u64, first: u32, words: u32) {
     }
 }
 
-/// A product of 64 × 8 `F`, begun in accumulators without a value, over an inner dimension of 64. A is words 0 to 15 of each thread, B the words after those:
+/// A product of 64 × 8 `F`, begun in accumulators without a value, over an inner dimension of 64, in 8 bits of 128. A is words 0 to 15 of each thread, B the words after those:
 /// `[8 F][64]` or parts of `[64][64]`, whatever numbers the swizzle makes of them.
 #[inline(always)]
 unsafe fn product<E: WgmmaElement, const MAJOR: u32, const F: usize>(
@@ -122,4 +142,15 @@ products! {
     wgmma_n256_ss_k: F16, Rows, K, 32;
     wgmma_n256_ts_mn: Bf16, Columns, Mn, 32;
     wgmma_n256_rs_mn: Bf16, Registers, Mn, 32;
+    wgmma_n64_rs_e4m3: E4m3, Registers, K, 8;
+    wgmma_n96_ss_e4m3: E4m3, Rows, K, 12;
+    wgmma_n96_rs_e4m3: E4m3, Registers, K, 12;
+    wgmma_n128_ss_e4m3: E4m3, Rows, K, 16;
+    wgmma_n128_rs_e4m3: E4m3, Registers, K, 16;
+    wgmma_n192_ss_e4m3: E4m3, Rows, K, 24;
+    wgmma_n192_rs_e4m3: E4m3, Registers, K, 24;
+    wgmma_n256_rs_e4m3: E4m3, Registers, K, 32;
+    wgmma_n128_ss_e5m2: E5m2, Rows, K, 16;
+    wgmma_n128_rs_e4m3_e5m2: E4m3E5m2, Registers, K, 16;
+    wgmma_n128_ss_e5m2_e4m3: E5m2E4m3, Rows, K, 16;
 }

@@ -1,0 +1,47 @@
+//! Queries, keys and values in 8 bits.
+
+use std::fmt;
+
+/// Queries, keys and values are 8-bit floating-point numbers of the format e4m3 (OCP 8-bit Floating Point Specification; `float8::F8E4M3`), and both products
+/// are multiplied in 8 bits (FlashAttention-3, section 3.3): S = Q Kᵀ, and P V, for which P is rounded to e4m3, too. The problem's type is that of o. The value
+/// of an element of q is the element times a scale, from [`Inputs::q_descale`](crate::Inputs::q_descale); likewise for k and v.
+///
+/// Sums of S and lse are f32. The error is that of rounding to three bits of mantissa, of the inputs, which the caller rounds, and of P. On a CPU P is not
+/// rounded.
+///
+/// ```
+/// use ferroflash::{Attention, Device, Dtype, Fp8, Inputs, Outputs, Problem, Tensor, TensorMut};
+/// use float8::F8E4M3;
+///
+/// let problem = Problem::builder(Dtype::Bf16).seqlen_q(1).seqlen_k(2).fp8(Fp8::PerTensor).heads(1).head_dim(16).build()?;
+/// // Both keys are alike; the values stand for 0.5 · 3 and 0.5 · 5.
+/// let (q, k) = ([F8E4M3::from_f32(1.0); 16], [F8E4M3::from_f32(1.0); 32]);
+/// let v: Vec<F8E4M3> = (0..32).map(|at| F8E4M3::from_f32(if at < 16 { 3.0 } else { 5.0 })).collect();
+/// let (of_q, of_k) = (problem.shape_q(), problem.shape_k());
+/// let inputs = Inputs::new(&Tensor::bshd(&q, of_q)?, &Tensor::bshd(&k, of_k)?, &Tensor::bshd(&v, of_k)?)
+///     .q_descale(&[1f32])
+///     .k_descale(&[1f32])
+///     .v_descale(&[0.5f32]);
+/// let (mut o, mut lse) = ([half::bf16::ZERO; 16], [0f32]);
+/// let attention = Attention::new(&Device::cpu(), problem)?;
+/// attention.forward(&inputs, &mut Outputs::new(TensorMut::bshd(&mut o, of_q)?, &mut lse))?;
+/// assert_eq!(o[0].to_f32(), 2.0);
+/// # Ok::<(), ferroflash::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fp8 {
+    /// One scale for each of q, k and v: f32 `[1]`.
+    PerTensor,
+    /// Scales are f32 `[batch, heads_k]`, for each sequence and head of keys. Query heads that share a head of keys have one scale.
+    PerHead,
+}
+
+/// `e4m3 with a scale per head`.
+impl fmt::Display for Fp8 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Fp8::PerTensor => "q, k and v in e4m3 with a scale per tensor",
+            Fp8::PerHead => "q, k and v in e4m3 with a scale per head",
+        })
+    }
+}
