@@ -58,7 +58,7 @@ pub enum Arithmetic {
     Tf32,
     /// e4m3, as q, k and v are; o has this type.
     E4m3(Dtype),
-    /// The same by a GPU's tensor cores, which cut sums of 8-bit products after 14 bits or so: DeepSeek-V3's report (arXiv:2412.19437), section 3.3.2.
+    /// The same by a GPU's tensor cores, which cut sums of 8-bit products to 14 bits: docs/src/fp8.md says how.
     E4m3Cut(Dtype),
 }
 

@@ -6,8 +6,8 @@ use std::fmt;
 /// are multiplied in 8 bits (FlashAttention-3, section 3.3): S = Q Kᵀ, and P V, for which P is rounded to e4m3, too. The problem's type is that of o. The value
 /// of an element of q is the element times a scale, from [`Inputs::q_descale`](crate::Inputs::q_descale); likewise for k and v.
 ///
-/// Sums of S and lse are f32. The error is that of rounding to three bits of mantissa, of the inputs, which the caller rounds, and of P. On a CPU P is not
-/// rounded.
+/// lse is f32. The error is that of rounding to three bits of mantissa, of the inputs, which the caller rounds, and of P; a GPU's tensor cores also cut the sums
+/// of products after 14 bits, and over long sequences that brings o closer to 0 where the values have a mean. On a CPU P is not rounded, and sums are f32.
 ///
 /// ```
 /// use ferroflash::{Attention, Device, Dtype, Fp8, Inputs, Outputs, Problem, Tensor, TensorMut};
@@ -36,7 +36,7 @@ pub enum Fp8 {
     PerHead,
 }
 
-/// `e4m3 with a scale per head`.
+/// `q, k and v in e4m3 with a scale per head`.
 impl fmt::Display for Fp8 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,4 +1,4 @@
-//! Queries, keys and values in 8 bits: masks, lengths, block masks, pages, sinks and expressions, with scales of tensors and of heads.
+//! Queries, keys and values in 8 bits: masks, lengths, block masks and sinks, with scales of tensors and of heads.
 
 use ferroflash::error::ProblemError;
 use ferroflash::{Dtype, Fp8, Problem};
