@@ -171,17 +171,18 @@ pub fn tolerance(quantity: Quantity, arithmetic: Arithmetic) -> Tolerance {
         (DQ | DK | DV | DScoreTensor, Arithmetic::E4m3(_) | Arithmetic::E4m3Cut(_)) => {
             unreachable!("there is no such backward pass")
         }
-        // P, recomputed from the lse, is rounded once before it meets dO.
+        // P, recomputed from the lse, is rounded once before it meets dO. Where all scores are equal, all of a row's weights err alike.
         (DV, Arithmetic::Bf16 | Arithmetic::F16) => Tolerance {
-            relative: 1.0,
+            relative: 2.0,
             rounding: 3.0,
             statistics: 8.0,
             approximate: 4.0,
             rms: 0.3,
         },
-        // dS is rounded once, or twice where P was, and Δ comes from an o that was rounded.
+        // dS is rounded once, or twice where P was, and Δ comes from an o that was rounded. Where all scores are equal and an lse's gradient is all that
+        // counts, all dS of a row err alike.
         (DQ | DK, Arithmetic::Bf16 | Arithmetic::F16) => Tolerance {
-            relative: 1.0,
+            relative: 3.0,
             rounding: 4.0,
             statistics: 8.0,
             approximate: 4.0,

@@ -196,9 +196,10 @@ impl Run {
     }
 }
 
-/// A seed of all that the suites see: the same code is judged by the same sample again, and a change of any takes another one.
+/// A seed of the code that the suites see: the same code is judged by the same sample again, whatever its comments say, and a change of any takes
+/// another one.
 fn seed(workspace: &Workspace) -> Result<u64> {
-    let digest = seen::digest(&workspace.root)?;
+    let digest = seen::digest_of_code(&workspace.root)?;
     // The first 64 bits.
     Ok(u64::from_str_radix(&digest[..16], 16)? % test::N_SEEDS)
 }

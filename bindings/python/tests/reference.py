@@ -23,6 +23,9 @@ _FLOORS = {"float32": 2.0**-150, "float16": 2.0**-25, "bfloat16": 2.0**-134}
 # Bounds count every rounding once; a kernel that rounds some numbers twice, or in another order, is still right.
 _FACTOR = 2.0
 
+# Exponentials below the least normal number of f32 may be 0.
+_LOST = 2.0**-126
+
 
 class Expected(NamedTuple):
     """A result, and how far from each element the tested one may lie."""
@@ -88,7 +91,7 @@ class Sequence:
 
     def o(self) -> Expected:
         o = np.einsum("hqk,khd->qhd", self.p, self.v_of_q)
-        inexact = (self.unit + self.in_scores)[:, :, None] * self.p
+        inexact = (self.unit + self.in_scores)[:, :, None] * self.p + _LOST
         return self._expected(o, np.einsum("hqk,khd->qhd", inexact, abs(self.v_of_q)))
 
     def statistics(self) -> Expected:
@@ -103,7 +106,7 @@ class Sequence:
         # The same with absolute values.
         d_p_size = np.einsum("qhd,khd->hqk", abs(d_o), abs(self.v_of_q))
         delta_size = (self.p * d_p_size).sum(axis=2) + abs(d_lse)
-        inexact = (2.0 * self.unit + self.in_scores)[:, :, None] * self.p
+        inexact = (2.0 * self.unit + self.in_scores)[:, :, None] * self.p + _LOST
         d_s_error = self.scale * inexact * (d_p_size + delta_size[:, :, None])
         return (
             self._expected(np.einsum("hqk,khd->qhd", d_s, self.k_of_q), np.einsum("hqk,khd->qhd", d_s_error, abs(self.k_of_q))),
