@@ -94,7 +94,6 @@ fn check_case(
     let reference = Reference::new(case, &values, problem.scale());
     let reference = match subject.backend {
         Backend::Cpu => reference,
-        Backend::Cuda => reference.of_products(Arithmetic::E4m3Cut(case.dtype)),
         _ => reference.of_products(Arithmetic::E4m3(case.dtype)),
     };
     let close = reference.judge_output(case, &output)?;

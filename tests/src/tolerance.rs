@@ -56,10 +56,8 @@ pub enum Arithmetic {
     F32,
     /// tf32; tensors and results are f32.
     Tf32,
-    /// e4m3, as q, k and v are; o has this type.
+    /// e4m3, as q, k and v are, by tensor cores, which cut sums of products to 14 bits: docs/src/fp8.md says how. o has this type.
     E4m3(Dtype),
-    /// The same by a GPU's tensor cores, which cut sums of 8-bit products to 14 bits: docs/src/fp8.md says how.
-    E4m3Cut(Dtype),
 }
 
 impl Arithmetic {
@@ -79,7 +77,7 @@ impl Arithmetic {
             Arithmetic::Bf16 => 2f64.powi(-8),
             Arithmetic::F16 | Arithmetic::Tf32 => 2f64.powi(-11),
             Arithmetic::F32 => F32_UNIT,
-            Arithmetic::E4m3(_) | Arithmetic::E4m3Cut(_) => 2f64.powi(-4),
+            Arithmetic::E4m3(_) => 2f64.powi(-4),
         }
     }
 }
@@ -161,14 +159,14 @@ pub fn tolerance(quantity: Quantity, arithmetic: Arithmetic) -> Tolerance {
         },
         // P is rounded once before it meets V, the sum is in f32, o is rounded once, to another type. What is least of P is lost in groups, which one error of
         // a term does not show.
-        (O, Arithmetic::E4m3(_) | Arithmetic::E4m3Cut(_)) => Tolerance {
+        (O, Arithmetic::E4m3(_)) => Tolerance {
             relative: 1.0 / 16.0,
             rounding: 3.0,
             statistics: 4.0,
             approximate: 2.0,
             rms: 0.3,
         },
-        (DQ | DK | DV | DScoreTensor, Arithmetic::E4m3(_) | Arithmetic::E4m3Cut(_)) => {
+        (DQ | DK | DV | DScoreTensor, Arithmetic::E4m3(_)) => {
             unreachable!("there is no such backward pass")
         }
         // P, recomputed from the lse, is rounded once before it meets dO. Where all scores are equal, all of a row's weights err alike.
@@ -282,15 +280,13 @@ impl Tolerance {
             (Quantity::Lse, _) => (F32_UNIT, 2f64.powi(-120)),
             (_, Arithmetic::F16) => (arithmetic.unit(), 2f64.powi(-23)),
             // P is taken times 2³, and its least number is 2⁻⁹; o may be f16.
-            (_, Arithmetic::E4m3(_) | Arithmetic::E4m3Cut(_)) => {
-                (arithmetic.unit(), 2f64.powi(-12))
-            }
+            (_, Arithmetic::E4m3(_)) => (arithmetic.unit(), 2f64.powi(-12)),
             _ => (arithmetic.unit(), 2f64.powi(-120)),
         };
         let of_scores = match arithmetic {
             Arithmetic::Tf32 => arithmetic.unit(),
             // A part of a score's terms, of which the largest says where sums are cut.
-            Arithmetic::E4m3Cut(_) => 2f64.powi(-17),
+            Arithmetic::E4m3(_) => 2f64.powi(-17),
             _ => F32_UNIT,
         };
         let Element {

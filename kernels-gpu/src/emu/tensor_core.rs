@@ -317,25 +317,111 @@ impl Product {
         b
     }
 
-    /// As `emu/mma.rs` sums.
+    /// As `emu/mma.rs` sums; in 8 bits as [`add_bytes`] does.
     fn calculate(&self, shared: &Shared, sums: &mut [f32], columns: usize) {
         if self.add == Add::Replaces {
             sums.fill(0.0);
         }
         match self.types[0].bytes() {
-            1 => self.add_to::<K_OF_BYTES>(shared, sums, columns),
-            _ => self.add_to::<K>(shared, sums, columns),
+            1 => self.add_to::<K_OF_BYTES>(shared, sums, columns, add_bytes),
+            _ => self.add_to::<K>(shared, sums, columns, add),
         }
     }
 
-    fn add_to<const K: usize>(&self, shared: &Shared, sums: &mut [f32], columns: usize) {
+    fn add_to<const K: usize>(
+        &self,
+        shared: &Shared,
+        sums: &mut [f32],
+        columns: usize,
+        add: impl Fn(&[f32; K], &[f32], &mut [f32]),
+    ) {
         let (a, b) = (self.left::<K>(shared), self.right::<K>(shared, columns));
         for (a, sums) in a.iter().zip(sums.chunks_exact_mut(columns)) {
-            for (x, b) in a.iter().zip(b.chunks_exact(columns)) {
-                for (sum, y) in sums.iter_mut().zip(b) {
-                    *sum += x * y;
-                }
-            }
+            add(a, &b, sums);
         }
+    }
+}
+
+/// A row of sums += a row of A times B.
+fn add<const K: usize>(a: &[f32; K], b: &[f32], sums: &mut [f32]) {
+    for (x, b) in a.iter().zip(b.chunks_exact(sums.len())) {
+        for (sum, y) in sums.iter_mut().zip(b) {
+            *sum += x * y;
+        }
+    }
+}
+
+/// Bits that Hopper keeps of sums of products of 8-bit numbers.
+const BITS_OF_SUMS: i32 = 14;
+
+/// The same of 8-bit numbers, as Hopper does it, bit for bit (docs/src/fp8.md, "Sums: 14 bits"): the products and the sum are cut, towards zero, 13 bits below the
+/// greatest of their exponents, that of a product being the sum of its factors'; the sum of what is left is exact, and is cut to 14 bits.
+fn add_bytes<const K: usize>(a: &[f32; K], b: &[f32], sums: &mut [f32]) {
+    if !a.iter().chain(b).chain(&*sums).all(|x| x.is_finite()) {
+        return add(a, b, sums);
+    }
+    // Of 0: less than that of any product that counts.
+    let exponent = |x: f32| (x.to_bits() >> 23 & 0xff) as i32 - 127;
+    let n = sums.len();
+    let mut greatest: Vec<i32> = sums.iter().map(|sum| exponent(*sum)).collect();
+    for (x, b) in a.iter().zip(b.chunks_exact(n)) {
+        let of_x = exponent(*x);
+        for (greatest, y) in greatest.iter_mut().zip(b) {
+            *greatest = (*greatest).max(of_x + exponent(*y));
+        }
+    }
+    // From here on sums are multiples of the last bit that is kept. All are small enough for f32.
+    let power = |exponent: i32| f32::from_bits(((127 + exponent) as u32) << 23);
+    let last_bits = greatest
+        .iter()
+        .map(|greatest| (*greatest).max(-100) - (BITS_OF_SUMS - 1));
+    let scales: Vec<f32> = last_bits.clone().map(|bit| power(-bit)).collect();
+    let cut = |x: f32| x as i32 as f32;
+    for (sum, scale) in sums.iter_mut().zip(&scales) {
+        *sum = cut(*sum * scale);
+    }
+    for (x, b) in a.iter().zip(b.chunks_exact(n)) {
+        for ((sum, y), scale) in sums.iter_mut().zip(b).zip(&scales) {
+            *sum += cut(x * y * scale);
+        }
+    }
+    for (sum, bit) in sums.iter_mut().zip(last_bits) {
+        let kept = u32::MAX << (f32::MANTISSA_DIGITS as i32 - BITS_OF_SUMS);
+        *sum = f32::from_bits(sum.to_bits() & kept) * power(bit);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sum_of(sum: f32, products: &[[f32; 2]]) -> f32 {
+        let (mut a, mut b) = ([0.0; K_OF_BYTES], [0.0; K_OF_BYTES]);
+        for (at, [x, y]) in products.iter().enumerate() {
+            (a[at], b[at]) = (*x, *y);
+        }
+        let mut sums = [sum];
+        add_bytes(&a, &b, &mut sums);
+        sums[0]
+    }
+
+    #[test]
+    fn sums_of_bytes_have_14_bits() {
+        let (one, small) = ([1.0, 1.0], 2f32.powi(-9));
+        assert_eq!(sum_of(0.0, &[one; 32]), 32.0);
+        assert_eq!(sum_of(8191.0, &[one]), 8192.0);
+        assert_eq!(sum_of(8192.0, &[one, one]), 8194.0);
+        // 14 bits of 16384 end at 2: each product of 1 is lost.
+        assert_eq!(sum_of(16384.0, &[one; 32]), 16384.0);
+        assert_eq!(sum_of(-16384.0, &[[1.0, 3.0]]), -16382.0);
+        // 1.5 · 1.5 counts as 2⁰, so 2⁻¹³ is not cut; beside 2 · 1 it is.
+        let two_small = [[small, 0.0625]; 2];
+        let beside = |large| sum_of(0.0, &[large, two_small[0], two_small[1]]);
+        assert_eq!(beside([1.5, 1.5]), 2.25 + 2f32.powi(-12));
+        assert_eq!(beside([2.0, 1.0]), 2.0);
+        // The exact sum is cut in the end.
+        assert_eq!(sum_of(0.0, &[one, one, [small, 0.0625]]), 2.0);
+        assert!(sum_of(f32::NAN, &[one]).is_nan());
+        assert_eq!(sum_of(0.0, &[[f32::INFINITY, 1.0]]), f32::INFINITY);
     }
 }
