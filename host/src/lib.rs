@@ -107,6 +107,8 @@ pub mod tensor;
 
 pub mod arguments;
 
+pub mod quantize;
+
 mod lengths;
 
 mod terms;
