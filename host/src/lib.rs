@@ -173,3 +173,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/src/score.md")]
 struct ScoresOfTheBook;
+
+/// The example of the book's chapter on 8 bits, likewise.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/src/fp8.md")]
+struct Fp8OfTheBook;

@@ -1,6 +1,6 @@
 //! q, k and v in 8 bits: e4m3 with its scales, on the processor.
 //!
-//! [`Fp8`] problems take q, k and v in e4m3, and scales. This module makes both, and has the three remedies that the literature knows against the error
+//! [`Fp8`](crate::Fp8) problems take q, k and v in e4m3, and scales. This module makes both, and has the three remedies that the literature knows against the error
 //! of three bits of mantissa: scales for each head, a Hadamard transform of q and k, and smoothing of k. [`Operand`] is a tensor on its way:
 //!
 //! ```
