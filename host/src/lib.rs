@@ -107,6 +107,8 @@ pub mod tensor;
 
 pub mod arguments;
 
+pub mod quantize;
+
 mod lengths;
 
 mod terms;
@@ -171,3 +173,8 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/src/score.md")]
 struct ScoresOfTheBook;
+
+/// The example of the book's chapter on 8 bits, likewise.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/src/fp8.md")]
+struct Fp8OfTheBook;

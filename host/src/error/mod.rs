@@ -1,4 +1,4 @@
-//! What can go wrong, by phase: the problem and its tensors, the plan, the driver; and of a rotary embedding. Data, so that a program can act on it.
+//! What can go wrong, by phase: the problem and its tensors, the plan, the driver; of a rotary embedding, and of quantising. Data, so that a program can act on it.
 //!
 //! The book lists every error with its words: `docs/src/errors.md`.
 //!
@@ -19,6 +19,7 @@ mod driver;
 mod plan;
 mod problem;
 mod ptxas;
+mod quantize;
 mod rotary;
 mod score;
 #[cfg(test)]
@@ -32,6 +33,7 @@ pub use ferroflash_expression::ExpressionError;
 pub use plan::PlanError;
 pub use problem::ProblemError;
 pub use ptxas::PtxasError;
+pub use quantize::QuantizeError;
 pub use rotary::RotaryError;
 pub use score::ScoreError;
 
@@ -47,6 +49,9 @@ pub enum Error {
     /// A rotary position embedding, or what it is to turn, makes no sense; nothing was touched.
     #[error(transparent)]
     Rotary(#[from] RotaryError),
+    /// A tensor cannot be quantised as asked; nothing was touched.
+    #[error(transparent)]
+    Quantize(#[from] QuantizeError),
     /// A closure of a score or a mask says nothing that kernels can compute; nothing was touched.
     #[error(transparent)]
     Expression(#[from] ExpressionError),

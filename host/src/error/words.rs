@@ -12,8 +12,8 @@ use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::spec::text::SpecialiseError;
 
 use super::{
-    Argument, CacheError, DriverError, Error, PlanError, ProblemError, PtxasError, RotaryError,
-    ScoreError,
+    Argument, CacheError, DriverError, Error, PlanError, ProblemError, PtxasError, QuantizeError,
+    RotaryError, ScoreError,
 };
 use crate::dtype::{Dtype, ScalarType};
 use crate::terms::{
@@ -26,7 +26,7 @@ const HEAD: &str = "# Every error, in its words\n\n\
     the frequent ones: [When something is refused](troubleshooting.md). The list is made by a test, `host/src/error/words.rs`.\n";
 
 /// The enums: name, source, meaning.
-const ENUMS: [(&str, &str, &str); 9] = [
+const ENUMS: [(&str, &str, &str); 10] = [
     (
         "ProblemError",
         include_str!("problem.rs"),
@@ -46,6 +46,11 @@ const ENUMS: [(&str, &str, &str); 9] = [
         "RotaryError",
         include_str!("rotary.rs"),
         "A rotary position embedding makes no sense. No memory was touched.",
+    ),
+    (
+        "QuantizeError",
+        include_str!("quantize.rs"),
+        "A tensor cannot be quantised as asked. No memory was touched.",
     ),
     (
         "CacheError",
@@ -124,6 +129,7 @@ fn every_error_is_in_the_list() {
         words(score()),
         words(expression()),
         words(rotary()),
+        words(quantize()),
         words(cache()),
         words(plan()),
         words(reasons()),
@@ -387,6 +393,27 @@ fn rotary() -> Vec<RotaryError> {
             needed: ScalarType::Float(Dtype::Bf16),
         },
         E::Overlapping { given: layout() },
+    ]
+}
+
+// A line for each.
+#[rustfmt::skip]
+fn quantize() -> Vec<QuantizeError> {
+    use Argument::{K, Q, V};
+    use QuantizeError as E;
+    vec![
+        E::NotFinite { argument: K, given: f32::NAN, at: [0, 17, 2, 5] },
+        E::Dtype { argument: Q, given: ScalarType::E4m3 },
+        E::Location { argument: V, given: Location::Cuda(0) },
+        E::Heads { argument: Q, given: 6, heads_k: 4 },
+        E::Memory { argument: Q, n_elems: usize::MAX },
+        E::NotTaken { what: "smooth", allowed: "k", argument: V },
+        E::DescaleCount { argument: K, given: 3, per_head: 8 },
+        E::Descale { argument: K, given: 0.0 },
+        E::MeanShape { given: [1, 2, 64], needed: [2, 2, 64] },
+        E::LseCount { given: 128, needed: 256 },
+        E::NoHistory,
+        E::AmaxCount { given: 1, needed: 8 },
     ]
 }
 

@@ -9,6 +9,8 @@ use std::fmt;
 /// lse is f32. The error is that of rounding to three bits of mantissa, of the inputs, which the caller rounds, and of P; a GPU's tensor cores also cut the sums
 /// of products after 14 bits, and over long sequences that brings o closer to 0 where the values have a mean. On a CPU P is not rounded, and sums are f32.
 ///
+/// [`quantize`](crate::quantize) makes the numbers and the scales.
+///
 /// ```
 /// use ferroflash::{Attention, Device, Dtype, Fp8, Inputs, Outputs, Problem, Tensor, TensorMut};
 /// use float8::F8E4M3;

@@ -7,13 +7,14 @@ const ROOM: &str = "host/src/";
 
 /// Its modules from the bottom to the top. The CPU's attention is a layer of its own below planning, which asks it for its memory;
 /// its rows of weights lie above the backends, since they copy from a GPU.
-const LAYERS: [&str; 28] = [
+const LAYERS: [&str; 29] = [
     "dtype",
     "terms",
     "error",
     "tensor",
     "problem",
     "arguments",
+    "quantize",
     "lengths",
     "validate",
     "dropout",
