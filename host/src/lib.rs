@@ -156,8 +156,8 @@ pub use problem::append::AppendProblem;
 pub use problem::merge::MergeProblem;
 pub use problem::rotate::RotateProblem;
 pub use problem::{
-    BlockMask, Dropout, Fp8, Fp8Kv, Mask, MaskExpression, Order, Pages, Precision, Problem,
-    ProblemBuilder, Score, SplitKv,
+    BlockMask, Dropout, Fp8, Fp8Kv, Fp8Sums, Mask, MaskExpression, Order, Pages, Precision,
+    Problem, ProblemBuilder, Score, SplitKv,
 };
 pub use rotate::Rotate;
 pub use tensor::{Layout, ReadTensor, Tensor, TensorMut, Vector, VectorMut};

@@ -26,7 +26,7 @@ pub use builder::ProblemBuilder;
 pub use dropout::Dropout;
 pub(crate) use dropout::philox;
 pub(crate) use edit::{DimUse, EditParts, ReadOf};
-pub use fp8::Fp8;
+pub use fp8::{Fp8, Fp8Sums};
 pub use fp8_kv::Fp8Kv;
 pub use pages::Pages;
 pub use precision::Precision;
@@ -166,6 +166,7 @@ pub struct Problem {
     pages: Option<Pages>,
     fp8_kv: Option<Fp8Kv>,
     fp8: Option<Fp8>,
+    fp8_sums: Fp8Sums,
     expressions: Expressions,
     /// The optional inputs that every call gives.
     given: ArgumentSet,
@@ -219,6 +220,7 @@ impl Problem {
             pages: None,
             fp8_kv: None,
             fp8: None,
+            fp8_sums: Fp8Sums::TwoLevels,
             expressions: Expressions::default(),
             given: ArgumentSet::default(),
             dropout: Number::ZERO,
@@ -314,6 +316,11 @@ impl Problem {
     /// The kind of scales of q, k and v, if all are in 8 bits.
     pub fn fp8(&self) -> Option<Fp8> {
         self.fp8
+    }
+
+    /// How P V is summed there.
+    pub fn fp8_sums(&self) -> Fp8Sums {
+        self.fp8_sums
     }
 
     /// Element type of q.

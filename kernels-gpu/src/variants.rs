@@ -78,11 +78,13 @@ macro_rules! for_each_variant {
 
             forward_sm90a_e4m3_d64:  TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 64 }
             forward_sm90a_e4m3_d96:  TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 96 }
-            forward_sm90a_e4m3_d64_wide:  TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 64, tiles: Wide }
-            forward_sm90a_e4m3_d128_wide: TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 128, tiles: Wide }
             forward_sm90a_e4m3_d128: TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 128 }
             forward_sm90a_e4m3_d192: TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 192 }
             forward_sm90a_e4m3_d256: TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 256 }
+            forward_sm90a_e4m3_d64_wide:  TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 64, tiles: Wide }
+            forward_sm90a_e4m3_d128_wide: TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 128, tiles: Wide }
+            forward_sm90a_e4m3_d192_wide: TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 192, tiles: Wide }
+            forward_sm90a_e4m3_d256_wide: TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 256, tiles: Wide }
 
             forward_sm90a_bf16_d64_v256:  TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64, head_dim_v: 256 }
             forward_sm90a_bf16_d64_v512:  TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64, head_dim_v: 512 }

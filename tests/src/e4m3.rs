@@ -6,7 +6,8 @@ use half::{bf16, f16};
 
 use crate::beside::{bits, check_numbers};
 use crate::buffer::{Buffer, Number};
-use crate::cases::e4m3::E4m3Case;
+use crate::cases::e4m3::{E4m3Case, PAGE_SIZE};
+use crate::edits::Edits;
 use crate::inputs::Values;
 use crate::oracle::Output;
 use crate::pages::output;
@@ -91,7 +92,8 @@ fn check_case(
     };
     let output = run(&device(0)?)?;
     let problem = case.problem().map_err(|error| error.to_string())?;
-    let reference = Reference::new(case, &values, problem.scale());
+    let edits = e4m3.edits();
+    let reference = Reference::edited(case, &values, problem.scale(), edits.as_ref());
     let reference = match subject.backend {
         Backend::Cpu => reference,
         _ => reference.of_products(Arithmetic::E4m3(case.dtype)),
@@ -104,6 +106,21 @@ fn check_case(
     Ok(Some(close.worst))
 }
 
+/// A pool of this shape with the rows of every sequence in its pages; all else is NaN.
+fn pool(e4m3: &E4m3Case, table: &[i32], codes: &[f64], shape: [usize; 4]) -> Vec<f64> {
+    let sizes = e4m3.case.sizes;
+    let row_len = shape[2] * shape[3];
+    let pages = sizes.seqlen_k.div_ceil(PAGE_SIZE);
+    let mut pool = vec![f64::NAN; shape.iter().product()];
+    for (from, row) in codes.chunks(row_len.max(1)).enumerate() {
+        let (sequence, at) = (from / sizes.seqlen_k, from % sizes.seqlen_k);
+        let page = table[sequence * pages + at / PAGE_SIZE] as usize;
+        let to = (page * PAGE_SIZE + at % PAGE_SIZE) * row_len;
+        pool[to..to + row_len].copy_from_slice(row);
+    }
+    pool
+}
+
 fn forward<T: Element + Number>(
     e4m3: &E4m3Case,
     codes: &Codes,
@@ -113,18 +130,26 @@ fn forward<T: Element + Number>(
     let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
     let (case, problem) = (&e4m3.case, e4m3.problem().map_err(broken)?);
     let shapes = [problem.shape_q(), problem.shape_k(), problem.shape_v()];
+    let (table, edits) = (e4m3.table(), e4m3.edits());
     let mut buffers = Vec::new();
-    for (codes, shape) in codes.codes.iter().zip(shapes) {
+    for (at, (codes, shape)) in codes.codes.iter().zip(shapes).enumerate() {
+        let pooled = (e4m3.in_pages && at > 0).then(|| pool(e4m3, &table, codes, shape));
+        let codes = pooled.as_ref().unwrap_or(codes);
         let buffer = Buffer::<F8E4M3>::filled(codes, shape, case.arrangement);
         buffers.push(buffer.map_err(broken)?);
     }
     let views: Result<Vec<_>, _> = buffers.iter().map(Buffer::view).collect();
     let views = views.map_err(broken)?;
     let [of_q, of_k, of_v] = &codes.scales;
-    let given = Inputs::new(&views[0], &views[1], &views[2])
+    let mut given = Inputs::new(&views[0], &views[1], &views[2])
         .q_descale(of_q)
         .k_descale(of_k)
         .v_descale(of_v);
+    given.page_table = e4m3.in_pages.then(|| (&table).into());
+    let memory = edits.as_ref().map(Edits::memory).unwrap_or_default();
+    if let Some(edits) = &edits {
+        given = edits.give(given, &memory);
+    }
     let vectors = Vectors::of(case);
     output::<T>(
         device,

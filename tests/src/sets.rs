@@ -185,7 +185,10 @@ impl Set {
                 rule: Some(format!("rule {:?}", c.rule)),
                 ..Entry::new(&c.paged.case, [c.problem()])
             }),
-            Cases::E4m3(cases) => of(cases(), |c| Entry::new(&c.case, [c.problem()])),
+            Cases::E4m3(cases) => of(cases(), |c| Entry {
+                rule: c.rule.map(|rule| format!("rule {rule:?}")),
+                ..Entry::new(&c.case, [c.problem()])
+            }),
             Cases::Fp8(cases) => of(cases(), |c| Entry::new(&c.paged.case, [c.problem()])),
             // Each runs with its keys side by side, too.
             Cases::Latent(cases) => of(cases(), |c| {

@@ -285,8 +285,8 @@ impl Tolerance {
         };
         let of_scores = match arithmetic {
             Arithmetic::Tf32 => arithmetic.unit(),
-            // A part of a score's terms, of which the largest says where sums are cut.
-            Arithmetic::E4m3(_) => 2f64.powi(-17),
+            // Each product of a score is cut at 2⁻¹³ of the greatest sum. Where all have one sign, so have the errors.
+            Arithmetic::E4m3(_) => 2f64.powi(-13),
             _ => F32_UNIT,
         };
         let Element {

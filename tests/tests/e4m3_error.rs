@@ -4,10 +4,10 @@
 
 use conformance::oracle::{self, Output, Sizes};
 use conformance::real::{FILES, read};
-use conformance::subject::{CPU, EMULATED_HOPPER};
+use conformance::subject::{CPU, EMULATED_HOPPER, EMULATED_WIDE_SOON};
 use ferroflash::quantize::{self, Operand};
 use ferroflash::{
-    Algorithm, Attention, Device, Dtype, Fp8, Mask, Outputs, Problem, Tensor, TensorMut,
+    Algorithm, Attention, Device, Dtype, Fp8, Fp8Sums, Mask, Outputs, Problem, Tensor, TensorMut,
 };
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -29,6 +29,7 @@ struct Way {
     scales: Fp8,
     hadamard: Hadamard,
     smoothing: Smoothing,
+    sums: Fp8Sums,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,6 +49,7 @@ const PLAIN: Way = Way {
     scales: Fp8::PerTensor,
     hadamard: Hadamard::Without,
     smoothing: Smoothing::Without,
+    sums: Fp8Sums::TwoLevels,
 };
 
 fn ways() -> Vec<Way> {
@@ -59,6 +61,7 @@ fn ways() -> Vec<Way> {
                     scales,
                     hadamard,
                     smoothing,
+                    ..PLAIN
                 });
             }
         }
@@ -142,6 +145,7 @@ impl Inputs {
             .mask(self.mask)
             .softmax_scale(self.softmax_scale)
             .fp8(way.scales)
+            .fp8_sums(way.sums)
             .build()
             .unwrap();
         let [q, k, v] = &self.tensors;
@@ -345,4 +349,29 @@ fn a_scale_per_head_keeps_a_head_of_small_values() {
     let all = root_mean_square(&vec![0.0; exact.len()], &exact);
     assert_eq!(error(Fp8::PerTensor), all);
     assert!(error(Fp8::PerHead) < 0.1 * all);
+}
+
+/// Over 2048 keys whose values have a mean, sums of 14 bits are 2 % too small, and those of two levels are not.
+#[test]
+fn sums_of_two_levels_are_not_too_small() {
+    let sizes = Sizes {
+        seqlen_q: 64,
+        heads_q: 1,
+        heads_k: 1,
+        ..two_heads(2048, 128)
+    };
+    let mut rng = StdRng::seed_from_u64(6);
+    let numbers = [sizes.query_elems(), sizes.key_elems(), sizes.key_elems()];
+    let [q, k, mut v] = numbers.map(|n| normal(&mut rng, n));
+    v.iter_mut().for_each(|x| *x += 1.0);
+    let inputs = Inputs::new("v of mean 1", sizes, [q, k, v]);
+    let bias = |sums| {
+        let device = (EMULATED_WIDE_SOON.open)(0).unwrap();
+        let (o, _) = inputs.run(&device, Algorithm::Flash3, Way { sums, ..PLAIN });
+        let sum: f64 = o.iter().map(|&x| f64::from(x)).sum();
+        sum / inputs.exact.o.iter().sum::<f64>() - 1.0
+    };
+    let (one, two) = (bias(Fp8Sums::OneLevel), bias(Fp8Sums::TwoLevels));
+    assert!((-0.04..-0.015).contains(&one), "{one}");
+    assert!(two.abs() < 0.004, "{two}");
 }

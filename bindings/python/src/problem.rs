@@ -3,7 +3,7 @@
 use ferroflash::error::ProblemError;
 use ferroflash::expression::{Expression, Type};
 use ferroflash::validate::Pass;
-use ferroflash::{Attention, Dtype, Error, Fp8, Fp8Kv, Mask, Pages, Precision, SplitKv};
+use ferroflash::{Attention, Dtype, Error, Fp8, Fp8Kv, Fp8Sums, Mask, Pages, Precision, SplitKv};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -26,11 +26,11 @@ impl Problem {
     /// numbers of keys before and after a query's position, aligned to the bottom right; `None`: no limit. With `columns` keys and values are a pool
     /// of pages, `[n_pages, page_size, heads, head_dim]`, indexed by a table of this many columns. `split_kv` is "auto", "never", or the keys of a
     /// split. With `values_in_keys` the value of a key is this many first columns of its row. `fp8_kv` is "per_sequence" or "per_page": keys and
-    /// values in e4m3, and the kind of their scales. `fp8` is "per_tensor" or "per_head": q, k and v in e4m3, likewise; `dtype` is then that of o. `score` and `mask` are expressions. `inputs` are the names of
+    /// values in e4m3, and the kind of their scales. `fp8` is "per_tensor" or "per_head": q, k and v in e4m3, likewise; `dtype` is then that of o, and `fp8_sums` is "two_levels" or "one_level". `score` and `mask` are expressions. `inputs` are the names of
     /// optional inputs that calls give. `dropout_p` is the probability that a weight is dropped. `precision` is "tensor" or "full": how exact products of float32 are on a GPU.
     #[new]
     #[pyo3(signature = (dtype, shape_q, shape_k, *, batch=None, max_seqlen_q=None, max_seqlen_k=None, softmax_scale=None, left=None, right=None,
-                        columns=None, split_kv="auto", values_in_keys=None, fp8_kv=None, fp8=None, score=None, mask=None, inputs=Vec::new(), dropout_p=0.0,
+                        columns=None, split_kv="auto", values_in_keys=None, fp8_kv=None, fp8=None, fp8_sums="two_levels", score=None, mask=None, inputs=Vec::new(), dropout_p=0.0,
                         precision="tensor"))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn new(
@@ -48,6 +48,7 @@ impl Problem {
         values_in_keys: Option<usize>,
         fp8_kv: Option<&str>,
         fp8: Option<&str>,
+        fp8_sums: &str,
         score: Option<&Score>,
         mask: Option<&MaskExpression>,
         inputs: Vec<String>,
@@ -96,7 +97,7 @@ impl Problem {
         };
         let builder = match fp8 {
             None => builder,
-            Some(scales) => builder.fp8(scales_of_all(scales)?),
+            Some(scales) => builder.fp8(scales_of_all(scales)?).fp8_sums(sums_of(fp8_sums)?),
         };
         let builder = score.map_or(builder, |score| builder.score(score.0));
         let builder = mask.map_or(builder, |mask| builder.mask_expression(mask.0));
@@ -256,6 +257,16 @@ fn scales_of_all(name: &str) -> PyResult<Fp8> {
         "per_head" => Ok(Fp8::PerHead),
         _ => Err(PyValueError::new_err(format!(
             "fp8 is {name}; allowed: per_tensor, per_head"
+        ))),
+    }
+}
+
+fn sums_of(name: &str) -> PyResult<Fp8Sums> {
+    match name {
+        "two_levels" => Ok(Fp8Sums::TwoLevels),
+        "one_level" => Ok(Fp8Sums::OneLevel),
+        _ => Err(PyValueError::new_err(format!(
+            "fp8_sums is {name}; allowed: two_levels, one_level"
         ))),
     }
 }

@@ -52,9 +52,10 @@ impl fmt::Display for Plan {
             problem
                 .fp8_kv()
                 .map_or(String::new(), |scales| format!(", {scales}")),
-            problem
-                .fp8()
-                .map_or(String::new(), |scales| format!(", {scales}")),
+            problem.fp8().map_or(String::new(), |scales| format!(
+                ", {scales}, {}",
+                problem.fp8_sums()
+            )),
             values(problem),
             problem.expressions(),
             problem.sinks_and_dropout(),

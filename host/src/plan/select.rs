@@ -13,6 +13,7 @@ use super::{Algorithm, Backend, DeviceInfo, lengths, mask_map, schedule, short};
 use super::{Candidate, Outcome, Reason};
 use crate::arguments::Argument;
 use crate::error::PlanError;
+use crate::problem::Fp8Sums;
 use crate::terms::constant;
 use crate::validate::{Checked, Pass};
 
@@ -255,7 +256,7 @@ fn optional_inputs(variants: &[&Variant], checked: &Checked) -> Result<(), Reaso
 
 /// The tile shapes, the preferred one first. In flash3's forward pass compact tiles pay if sequences are short ([`short`]), wide tiles if they are
 /// long (tests/benches/record) and there are several tiles for every SM. In its backward pass wide tiles pay at the head_dim they are made for, if
-/// sequences are long.
+/// sequences are long; in 8 bits those of more than 64 columns have sums of one level.
 fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileShape> {
     let thresholds = &device.thresholds;
     let of_sms = |each: u64| each.saturating_mul(device.n_sms.into());
@@ -263,6 +264,14 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileSha
     // Where lengths differ, most of the work is in the longest sequences.
     let longest = checked.problem().seqlen_q() as u64;
     let seqlen_q = longest.min(4 * problem.seqlen_q() as u64);
+    if checked.problem().fp8().is_some() {
+        // Wide tiles for more columns than 64 have sums of one level.
+        let may = problem.head_dim() <= 64 || problem.fp8_sums() == Fp8Sums::OneLevel;
+        return match may && seqlen_q >= thresholds.wide_queries_e4m3 {
+            true => vec![TileShape::Wide, TileShape::Default],
+            false => vec![TileShape::Default],
+        };
+    }
     let compact_first = [TileShape::Compact, TileShape::Default, TileShape::Wide];
     if kinds == [Kind::TmaForward] && short::prefers_compact(problem, device.n_sms) {
         let grouped = short::prefers_grouped(problem, device).then_some(TileShape::Grouped);
@@ -271,9 +280,7 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileSha
     if kinds == [Kind::Forward] && decode::prefers_decode(checked.problem(), device) {
         return compact_first.to_vec();
     }
-    let wide = if checked.problem().fp8().is_some() {
-        seqlen_q >= thresholds.wide_queries_e4m3
-    } else if kinds.contains(&Kind::TmaBackward) {
+    let wide = if kinds.contains(&Kind::TmaBackward) {
         let per_sm = match checked.has_lengths() {
             true => thresholds.wide_gradients_listed_per_sm,
             false => thresholds.wide_gradients_per_sm,

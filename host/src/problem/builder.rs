@@ -1,6 +1,6 @@
 //! Collecting a problem.
 
-use super::{BlockMask, Fp8, Fp8Kv, Mask, Number, Order, Pages, Problem, SplitKv};
+use super::{BlockMask, Fp8, Fp8Kv, Fp8Sums, Mask, Number, Order, Pages, Problem, SplitKv};
 use crate::error::ProblemError;
 
 /// Collects a [`Problem`].
@@ -123,6 +123,11 @@ impl ProblemBuilder {
     /// Queries, keys and values are in 8 bits, with scales: see [`Fp8`]. Only in the forward pass.
     pub fn fp8(self, scales: Fp8) -> Self {
         self.with(|problem| problem.fp8 = Some(scales))
+    }
+
+    /// How P V is summed in 8 bits on a GPU; in two levels unless set: see [`Fp8Sums`]. It has no effect without [`ProblemBuilder::fp8`].
+    pub fn fp8_sums(self, sums: Fp8Sums) -> Self {
+        self.with(|problem| problem.fp8_sums = sums)
     }
 
     /// Factor of the scores; 1/√head_dim unless set.

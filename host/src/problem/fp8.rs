@@ -7,7 +7,7 @@ use std::fmt;
 /// of an element of q is the element times a scale, from [`Inputs::q_descale`](crate::Inputs::q_descale); likewise for k and v.
 ///
 /// lse is f32. The error is that of rounding to three bits of mantissa, of the inputs, which the caller rounds, and of P; a GPU's tensor cores also cut the sums
-/// of products after 14 bits, and over long sequences that brings o closer to 0 where the values have a mean. On a CPU P is not rounded, and sums are f32.
+/// of products after 14 bits: see [`Fp8Sums`]. On a CPU P is not rounded, and sums are f32.
 ///
 /// [`quantize`](crate::quantize) makes the numbers and the scales.
 ///
@@ -44,6 +44,29 @@ impl fmt::Display for Fp8 {
         f.write_str(match self {
             Fp8::PerTensor => "q, k and v in e4m3 with a scale per tensor",
             Fp8::PerHead => "q, k and v in e4m3 with a scale per head",
+        })
+    }
+}
+
+/// How P V is summed over the keys in 8 bits on a GPU. Tensor cores of Hopper sum products of 8-bit numbers with 14 bits, and cut what is below: a sum over
+/// thousands of keys whose values have a mean comes out too small, by 2 % over 2 thousand keys, 10 % over 8 thousand, 18 % over 16 thousand
+/// (docs/src/fp8.md). A CPU sums in f32. Set by [`ProblemBuilder::fp8_sums`](crate::ProblemBuilder::fp8_sums); the rest is as in the example of [`Fp8`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Fp8Sums {
+    /// A block of keys has a sum of its own, which is added to o in f32: 0.1 % too small, however many keys there are. The default.
+    #[default]
+    TwoLevels,
+    /// One sum over all keys, as cuDNN and FlashAttention-3 have it, where that is faster: above head_dim 96, from 2048 queries on. For values whose columns have
+    /// no mean.
+    OneLevel,
+}
+
+/// `sums of two levels`.
+impl fmt::Display for Fp8Sums {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Fp8Sums::TwoLevels => "sums of two levels",
+            Fp8Sums::OneLevel => "sums of one level",
         })
     }
 }

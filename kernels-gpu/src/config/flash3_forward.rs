@@ -35,9 +35,11 @@ pub const TMA_LENGTHS: u32 = 2 * TMA_SLOTS;
 /// | 192, in 8 bits | 2 × 64 | 128 | 1, 2 | its place | 1 |
 /// | 256, in 8 bits | 2 × 64 | 96 | 1, 2 | none | 1 |
 /// | 64, 128, in 8 bits, wide | 2 × 64 | 192 | 2, 2 | its place | 1 |
+/// | 192, in 8 bits, wide | 2 × 64 | 128 | 1, 2 | its place | 1 |
+/// | 256, in 8 bits, wide | 2 × 64 | 96 | 1, 2 | none | 1 |
 ///
 /// The wide shape has three consumers: their softmax then hides more of the others' products, which pays where a tile is long and head_dim small. In 8 bits it
-/// has more keys in a block: then the softmax is the bottleneck, and each of its steps waits for more than it computes. The grouped
+/// has more keys in a block: each step of the softmax waits for more than it computes. Above head_dim 64 it has registers for that because its sums have one level. The grouped
 /// shape is the default one, for tiles that several heads share. The compact shape has one consumer; up to head_dim 128 two of its blocks share an SM, so that
 /// one's products hide the other's softmax: each has half of the registers and at most 113 KB of shared memory, which at head_dim 128 two stages of 64 keys fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +75,9 @@ pub struct TmaForward {
     /// Whether ping-pong barriers order the products of the consumers. Where values have more than 128 columns, products take so much longer than the
     /// softmax that it makes no difference.
     pub ping_pong: bool,
+    /// In how many pieces of its columns a block's P V is summed apart from O, and added to it in f32: sums of two levels, for products whose own have too few bits
+    /// to grow over all keys. 0: the products add to O.
+    pub value_pieces: u32,
     /// Bytes of spills and stack that ptxas may report.
     pub spill_bytes: u32,
 }
@@ -91,6 +96,7 @@ impl TmaForward {
         forgets_place: false,
         speculates: true,
         ping_pong: true,
+        value_pieces: 0,
         spill_bytes: 0,
     };
 
@@ -210,25 +216,47 @@ impl TmaForward {
         registers: [56, 224],
         speculates: false,
         ping_pong: false,
+        value_pieces: 1,
         ..TmaForward::HEAD_DIM_64
     };
 
     const E4M3_192: TmaForward = TmaForward {
         q_stages: 1,
         raw_v_stages: 1,
+        value_pieces: 2,
         ..TmaForward::E4M3_128
     };
 
     const E4M3_256: TmaForward = TmaForward {
         block_k: 96,
         stores: false,
+        forgets_place: true,
+        value_pieces: 4,
+        // With an expression ptxas keeps some words of O in local memory while it edits S; without one nothing.
+        spill_bytes: 320,
         ..TmaForward::E4M3_192
+    };
+
+    const E4M3_64_WIDE: TmaForward = TmaForward {
+        block_k: 192,
+        ..TmaForward::E4M3_128
     };
 
     const E4M3_128_WIDE: TmaForward = TmaForward {
         block_k: 192,
         speculates: true,
+        value_pieces: 0,
         ..TmaForward::E4M3_128
+    };
+
+    const E4M3_192_WIDE: TmaForward = TmaForward {
+        value_pieces: 0,
+        ..TmaForward::E4M3_192
+    };
+
+    const E4M3_256_WIDE: TmaForward = TmaForward {
+        value_pieces: 0,
+        ..TmaForward::E4M3_256
     };
 
     /// The schedule for tiles of this many columns of elements of so many bytes; a shape that does not exist fails to compile.
@@ -246,7 +274,10 @@ impl TmaForward {
             | (TileShape::Default, 128, 128) => TmaForward::E4M3_128,
             (TileShape::Default, 192, 192) => TmaForward::E4M3_192,
             (TileShape::Default, 256, 256) => TmaForward::E4M3_256,
-            (TileShape::Wide, 64, 64) | (TileShape::Wide, 128, 128) => TmaForward::E4M3_128_WIDE,
+            (TileShape::Wide, 64, 64) => TmaForward::E4M3_64_WIDE,
+            (TileShape::Wide, 128, 128) => TmaForward::E4M3_128_WIDE,
+            (TileShape::Wide, 192, 192) => TmaForward::E4M3_192_WIDE,
+            (TileShape::Wide, 256, 256) => TmaForward::E4M3_256_WIDE,
             _ => panic!("this kernel has no such tiles"),
         }
     }

@@ -1,12 +1,14 @@
-//! Queries, keys and values in 8 bits: masks, lengths, block masks and sinks, with scales of tensors and of heads.
+//! Queries, keys and values in 8 bits: masks, lengths, block masks, sinks, pages and scores, with scales of tensors and of heads, and sums of one level.
 
 use ferroflash::error::ProblemError;
-use ferroflash::{Dtype, Fp8, Problem};
+use ferroflash::{Dtype, Fp8, Fp8Sums, Pages, Problem};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::base::one_in;
+use super::scores::{Of, Rule, ScoreCase};
 use super::{Case, base, sinks};
+use crate::edits::Edits;
 use crate::lengths::Span;
 
 /// A case whose queries, keys and values are in 8 bits; its type is that of o.
@@ -16,7 +18,16 @@ pub struct E4m3Case {
     pub case: Case,
     /// Which scales it has.
     pub scales: Fp8,
+    /// How P V is summed.
+    pub sums: Fp8Sums,
+    /// Whether keys and values lie in pages, which they do only without lengths.
+    pub in_pages: bool,
+    /// What becomes of its scores.
+    pub rule: Option<Rule>,
 }
+
+/// Rows of a page.
+pub const PAGE_SIZE: usize = 64;
 
 /// head_dims of the kernels, and some that they pad.
 const HEAD_DIMS: [usize; 8] = [128, 64, 80, 192, 96, 256, 16, 176];
@@ -37,6 +48,42 @@ pub fn all() -> Vec<E4m3Case> {
     cases.map(|(at, case)| in_8_bits(at, case)).collect()
 }
 
+/// Keys and values in pages.
+pub fn pages() -> Vec<E4m3Case> {
+    let cases = one_in(2, base::masks()).into_iter().enumerate();
+    let in_pages = |(at, case)| E4m3Case {
+        in_pages: true,
+        ..in_8_bits(at, case)
+    };
+    cases.map(in_pages).collect()
+}
+
+/// Scores of the user's own.
+pub fn scores() -> Vec<E4m3Case> {
+    let rules = [
+        Rule::SoftCap(Of::Fast),
+        Rule::AlibiSoftCap(Of::Full),
+        Rule::SoftCapAlibi(Of::Fast),
+    ];
+    let cases = one_in(2, base::masks()).into_iter().enumerate();
+    let edited = |(at, case)| E4m3Case {
+        rule: Some(rules[at % rules.len()]),
+        ..in_8_bits(at, case)
+    };
+    cases.map(edited).collect()
+}
+
+/// Sums of one level, and the tiles for long sequences.
+pub fn one_level() -> Vec<E4m3Case> {
+    let cases = [base::masks(), one_in(2, base::lengths())].concat();
+    let cases = cases.into_iter().enumerate();
+    let of_one_level = |(at, case)| E4m3Case {
+        sums: Fp8Sums::OneLevel,
+        ..in_8_bits(at, case)
+    };
+    cases.map(of_one_level).collect()
+}
+
 fn in_8_bits(at: usize, case: Case) -> E4m3Case {
     let head_dim = match HEAD_DIMS[at % HEAD_DIMS.len()] {
         // Its tiles do not divide blocks.
@@ -51,6 +98,9 @@ fn in_8_bits(at: usize, case: Case) -> E4m3Case {
     E4m3Case {
         case,
         scales: [Fp8::PerHead, Fp8::PerTensor][at / 3 % 2],
+        sums: Fp8Sums::TwoLevels,
+        in_pages: false,
+        rule: None,
     }
 }
 
@@ -58,7 +108,29 @@ impl E4m3Case {
     /// The problem.
     pub fn problem(&self) -> Result<Problem, ProblemError> {
         let problem = self.case.problem()?.to_builder();
-        problem.fp8(self.scales).build()
+        let problem = problem.fp8(self.scales).fp8_sums(self.sums);
+        let problem = match self.in_pages {
+            true => problem.pages(Pages::new(self.table().len(), PAGE_SIZE)),
+            false => problem,
+        };
+        let problem = problem.build()?;
+        match self.edits() {
+            Some(edits) => edits.edit(&problem),
+            None => Ok(problem),
+        }
+    }
+
+    /// What becomes of its scores, with what that reads.
+    pub fn edits(&self) -> Option<Edits> {
+        let case = self.case;
+        self.rule.map(|rule| ScoreCase { case, rule }.edits())
+    }
+
+    /// The pages of all sequences, from the last page down; no more than are needed.
+    pub fn table(&self) -> Vec<i32> {
+        let sizes = self.case.sizes;
+        let n_pages = sizes.batch * sizes.seqlen_k.div_ceil(PAGE_SIZE);
+        (0..n_pages as i32).rev().collect()
     }
 
     /// The rows of q and of k of each sequence.

@@ -154,14 +154,20 @@ macro_rules! fp8_suite {
     };
 }
 
-/// Makes the tests of queries, keys and values in 8 bits.
+/// Makes the tests of queries, keys and values in 8 bits: on a subject, and, if there is one, on one that takes wide tiles of any number of queries.
 #[macro_export]
 macro_rules! e4m3_suite {
-    ($subject:path, $algorithm:ident) => {
+    ($subject:path, $algorithm:ident $(, wide: $wide:path)?) => {
         mod e4m3 {
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::$algorithm;
 
             $crate::set!(all, $subject, ALGORITHM, Sixth, E4m3 $crate::cases::e4m3::all);
+
+            $crate::set!(pages, $subject, ALGORITHM, Sixth, E4m3 $crate::cases::e4m3::pages);
+
+            $crate::set!(scores, $subject, ALGORITHM, Sixth, E4m3 $crate::cases::e4m3::scores);
+
+            $($crate::set!(one_level, $wide, ALGORITHM, Sixth, E4m3 $crate::cases::e4m3::one_level);)?
         }
     };
 }

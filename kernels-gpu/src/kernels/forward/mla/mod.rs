@@ -63,6 +63,7 @@ impl Tiles for MlaTiles<576> {
     const CAN: Spec = Kind::TmaForwardMla.capabilities(Self::SHAPE, false);
     type Scores = RegisterTile<1, { Self::CONFIG.block_k as usize / 8 }>;
     type Output = RegisterTile<1, { MLA_COLUMNS as usize / 8 }>;
+    type Piece = Self::Output;
 
     #[inline(always)]
     unsafe fn load_tile(p: &mut Producer, work: WorkTile, sees_none: bool, claims: Claims) -> u32 {

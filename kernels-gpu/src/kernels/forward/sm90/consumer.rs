@@ -246,7 +246,7 @@ impl<'a> Consumer<'a> {
 
     /// Begins S = Q Kᵀ of the stages' rows.
     #[inline(always)]
-    unsafe fn begin_own_scores<'s, E: Elements, T: Tiles>(
+    pub(super) unsafe fn begin_own_scores<'s, E: Elements, T: Tiles>(
         &self,
         s: &'s mut T::Scores,
         q: Ring,
@@ -381,7 +381,7 @@ impl<'a> Consumer<'a> {
 
     /// K may be overwritten, and Q if this was the tile's last block, block 0.
     #[inline(always)]
-    unsafe fn release<T: Tiles>(&self, k: &mut Ring, q: Ring, block: u32) {
+    pub(super) unsafe fn release<T: Tiles>(&self, k: &mut Ring, q: Ring, block: u32) {
         let last = (block == 0) as u32;
         let leads = if T::FORGETS_PLACE {
             (special::opaque(special::lane_idx()) == 0) as u32
@@ -514,7 +514,12 @@ impl Consumer<'_> {
     /// # Safety
     /// The tile is not done with.
     #[inline(always)]
-    unsafe fn begin_scores_of_tile<T: Tiles>(&self, work: WorkTile, slot: Ring, are_first: bool) {
+    pub(super) unsafe fn begin_scores_of_tile<T: Tiles>(
+        &self,
+        work: WorkTile,
+        slot: Ring,
+        are_first: bool,
+    ) {
         if !(T::EDITS_SCORES && spec::score() && are_first) {
             return;
         }
@@ -723,7 +728,7 @@ impl Consumer<'_> {
     /// # Safety
     /// The tile is this block's.
     #[inline(always)]
-    unsafe fn record_begin<T: Tiles>(&self, work: WorkTile) {
+    pub(super) unsafe fn record_begin<T: Tiles>(&self, work: WorkTile) {
         if T::PROFILES {
             // SAFETY: the plan has a record for each tile.
             unsafe { self.record(work).begin() };
@@ -748,7 +753,7 @@ impl Consumer<'_> {
     /// # Safety
     /// As [`Consumer::record_begin`].
     #[inline(always)]
-    unsafe fn record_end<T: Tiles>(&self, ended: WorkTile) {
+    pub(super) unsafe fn record_end<T: Tiles>(&self, ended: WorkTile) {
         if T::PROFILES {
             // SAFETY: as above.
             unsafe { self.record(ended).end() };

@@ -40,6 +40,7 @@
 //! | `scheduler` | which tile is next, and which query of which head each of its rows is |
 //! | `producer`, `paged_producer` | Q, K and V to shared memory; out of pages |
 //! | `consumer` | the loop: products, masks, scores, softmax, dropout |
+//! | `two_levels` | the loop where sums over the keys have two levels: in 8 bits |
 //! | `descale` | the scales of 8 bits |
 //! | `elements` | 16 and 8 bits: what differs |
 //! | `transposer` | V transposed, in 8 bits |
@@ -55,6 +56,7 @@ pub(super) mod paged_producer;
 pub(super) mod producer;
 pub(super) mod scheduler;
 mod transposer;
+mod two_levels;
 
 use core::marker::PhantomData;
 
@@ -107,9 +109,9 @@ pub trait Tiles: Sized {
     const ROW_GROUPS: u32 = Self::CONFIG.block_q / WARPGROUP_ROWS;
     /// Stages of Q.
     const Q_STAGES: u32 = Self::SCHEDULE.q_stages;
-    /// Stages of V as it comes, where a warpgroup transposes it.
+    /// Stages of V as it comes, where two warps transpose it.
     const RAW_V_STAGES: u32 = Self::SCHEDULE.raw_v_stages;
-    /// Whether one does.
+    /// Whether they do.
     const TRANSPOSES: bool = Self::SCHEDULE.transposes();
     /// Stages of K, and of V.
     const KV_STAGES: u32 = Self::SCHEDULE.kv_stages;
@@ -121,6 +123,10 @@ pub trait Tiles: Sized {
     const SPECULATES: bool = Self::SCHEDULE.speculates;
     /// Whether ping-pong barriers order the consumers' products.
     const PING_PONG: bool = Self::SCHEDULE.ping_pong;
+    /// Whether P V of a block is summed apart from O: see `two_levels.rs`.
+    const TWO_LEVELS: bool = Self::SCHEDULE.value_pieces > 0;
+    /// In how many pieces P V of a block is multiplied.
+    const VALUE_PIECES: usize = pieces(Self::SCHEDULE);
     /// Whether they are of the shape [`TileShape::Grouped`].
     const IS_GROUPED: bool = matches!(Self::SHAPE, TileShape::Grouped);
     /// In how many pieces a block of keys comes, each with stages of its own.
@@ -176,6 +182,8 @@ pub trait Tiles: Sized {
     type Scores: WarpgroupTile;
     /// A warpgroup's rows of O; half of their columns, where two have the same rows.
     type Output: WarpgroupTile;
+    /// A piece of its columns.
+    type Piece: WarpgroupTile;
 
     /// The producer's loads of a tile, and its claim of the next one: see `producer.rs`.
     ///
@@ -197,14 +205,19 @@ pub trait Tiles: Sized {
         unsafe { p.load_values::<Self>(work, sees_none, kv_head_idx) }
     }
 
-    /// A consumer's work from its first tile on: see `consumer.rs`.
+    /// A consumer's work from its first tile on: see `consumer.rs`, and `two_levels.rs`.
     ///
     /// # Safety
     /// As the consumers.
     #[inline(always)]
     unsafe fn attend<E: Elements>(c: &Consumer, work: WorkTile, slot: Ring) {
         // SAFETY: the caller's contract.
-        unsafe { consumer::attend_if_any::<E, Self>(c, work, slot) }
+        unsafe {
+            match Self::TWO_LEVELS {
+                true => two_levels::attend::<E, Self>(c, work, slot),
+                false => consumer::attend_if_any::<E, Self>(c, work, slot),
+            }
+        }
     }
 }
 
@@ -222,11 +235,12 @@ pub struct VariantTiles<
     R,
 >(PhantomData<R>);
 
-impl<const BYTES: u32, const HEAD_DIM: u32, const VALUE_DIM: u32, const SHAPE: u32, S, O> Tiles
-    for VariantTiles<BYTES, HEAD_DIM, VALUE_DIM, SHAPE, (S, O)>
+impl<const BYTES: u32, const HEAD_DIM: u32, const VALUE_DIM: u32, const SHAPE: u32, S, O, P> Tiles
+    for VariantTiles<BYTES, HEAD_DIM, VALUE_DIM, SHAPE, (S, O, P)>
 where
     S: WarpgroupTile,
     O: WarpgroupTile,
+    P: WarpgroupTile,
 {
     const ELEMENT_BYTES: u32 = BYTES;
     const HEAD_DIM: u32 = HEAD_DIM;
@@ -234,22 +248,32 @@ where
     const SHAPE: TileShape = TileShape::numbered(SHAPE);
     type Scores = S;
     type Output = O;
+    type Piece = P;
 }
 
-/// Fragments of S and of O across a warpgroup's registers.
+/// Pieces of a block's P V.
+const fn pieces(schedule: TmaForward) -> usize {
+    match schedule.value_pieces {
+        0 => 1,
+        pieces => pieces as usize,
+    }
+}
+
+/// Fragments of S, of O and of a piece of it across a warpgroup's registers.
 pub(crate) const fn fragments(
     bytes: u32,
     head_dim: u32,
     value_dim: u32,
     shape: TileShape,
-) -> [usize; 2] {
+) -> [usize; 3] {
     let schedule = TmaForward::of(bytes, head_dim, value_dim, shape);
     let columns = if schedule.shares_rows {
         value_dim / 2
     } else {
         value_dim
     };
-    [n8(schedule.block_k), n8(columns)]
+    let columns = n8(columns);
+    [n8(schedule.block_k), columns, columns / pieces(schedule)]
 }
 
 /// The type of the tiles of this many columns of keys and of values, of elements of so many bytes, in a shape.
@@ -266,6 +290,7 @@ macro_rules! tiles {
             (
                 $crate::tile::register::RegisterTile<1, { $crate::kernels::forward::sm90::fragments($bytes, $head_dim, $value_dim, $crate::variants::TileShape::$shape)[0] }>,
                 $crate::tile::register::RegisterTile<1, { $crate::kernels::forward::sm90::fragments($bytes, $head_dim, $value_dim, $crate::variants::TileShape::$shape)[1] }>,
+                $crate::tile::register::RegisterTile<1, { $crate::kernels::forward::sm90::fragments($bytes, $head_dim, $value_dim, $crate::variants::TileShape::$shape)[2] }>,
             ),
         >
     };
@@ -280,6 +305,7 @@ impl<T: Tiles> Tiles for Profiled<T> {
     const PROFILES: bool = true;
     type Scores = T::Scores;
     type Output = T::Output;
+    type Piece = T::Piece;
 }
 
 /// Claims tiles until none are left.
