@@ -140,6 +140,9 @@ impl Attention {
         if of_host && self.device.checks_lengths() {
             lengths::check(problem, |argument| operands.lengths(argument))?;
         }
+        if of_host {
+            validate::descales(problem, |argument| operands.scales(argument))?;
+        }
         let ran = self.ran(&plan);
         match self.device.kind() {
             Kind::Cuda(device) => staging::run(device, plan, operands)?,

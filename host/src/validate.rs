@@ -23,6 +23,7 @@ use crate::problem::Problem;
 use crate::tensor::{Description, Layout, Location, VectorDescription};
 pub use crate::terms::Pass;
 
+pub(crate) use sizes::descales;
 use sizes::no_lengths_beside_a_block_mask;
 pub use sizes::sizes;
 pub(crate) use weights::weights;

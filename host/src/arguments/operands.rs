@@ -198,6 +198,11 @@ impl<'a> Operands<'a> {
         self.vector(argument)?.host()
     }
 
+    /// The scales of this name, if they were given and are on the host.
+    pub(crate) fn scales(&self, argument: Argument) -> Option<&'a [f32]> {
+        self.vector(argument)?.host()
+    }
+
     /// Takes an argument out.
     pub(crate) fn take(&mut self, argument: Argument) -> Option<Operand<'a>> {
         self.which.remove(argument);

@@ -187,6 +187,16 @@ pub enum ProblemError {
         /// What.
         what: &'static str,
     },
+    /// A scale of q, k or v in 8 bits by which nothing can be multiplied. Scales in device memory are not looked at.
+    #[error("{argument} is {given} at {at}; allowed: finite numbers above 0")]
+    Descale {
+        /// Which scales.
+        argument: Argument,
+        /// Which of them.
+        at: usize,
+        /// What it is.
+        given: f32,
+    },
     /// Values that are columns of the keys beside what does not go together with them.
     #[error("values in the keys and {what} do not go together; leave out one of them")]
     ValuesInKeysWith {

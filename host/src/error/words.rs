@@ -173,7 +173,7 @@ fn layout() -> Layout {
 // A line for each.
 #[rustfmt::skip]
 fn problem() -> Vec<ProblemError> {
-    use Argument::{CuSeqlensQ, DQ, K, O, Q, SeqUsedK, Sinks, V};
+    use Argument::{CuSeqlensQ, DQ, K, KDescale, O, Q, SeqUsedK, Sinks, V};
     use ProblemError as E;
     let shapes = ([2, 128, 8, 64], [2, 128, 2, 64]);
     vec![
@@ -198,6 +198,7 @@ fn problem() -> Vec<ProblemError> {
         E::PagesWith { what: "a block mask" },
         E::Fp8KvWith { what: "dropout" },
         E::Fp8With { what: "dropout" },
+        E::Descale { argument: KDescale, at: 3, given: 0.0 },
         E::ValuesInKeysWith { what: "dropout" },
         E::Page { sequence: 1, slot: 3, given: 900, n_pages: 512 },
         E::BlockMaskWithLengths { argument: CuSeqlensQ },

@@ -157,6 +157,29 @@ fn fp8(problem: &Problem) -> Result<(), ProblemError> {
     countable([problem.batch(), problem.heads_k()], "batch · heads_k")
 }
 
+/// Scales of q, k and v in 8 bits, as far as the host can read them: finite, greater than 0.
+pub(crate) fn descales<'a>(
+    problem: &Problem,
+    scales: impl Fn(Argument) -> Option<&'a [f32]>,
+) -> Result<(), ProblemError> {
+    if problem.fp8().is_none() {
+        return Ok(());
+    }
+    for argument in [Argument::QDescale, Argument::KDescale, Argument::VDescale] {
+        let scales = scales(argument).unwrap_or_default().iter().enumerate();
+        for (at, &given) in scales {
+            if !(given > 0.0 && given.is_finite()) {
+                return Err(ProblemError::Descale {
+                    argument,
+                    at,
+                    given,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Products of 16-bit types are exact: only f32 has two kinds.
 fn precision(problem: &Problem) -> Result<(), ProblemError> {
     let (given, dtype) = (problem.precision(), problem.dtype());
