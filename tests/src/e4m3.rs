@@ -26,7 +26,7 @@ pub(crate) fn check_set(
     numbers: &[usize],
 ) {
     check_numbers(test, cases, numbers, |case| {
-        check_case(subject, algorithm, case)
+        check_case(subject, algorithm, case, |_| ())
     });
 }
 
@@ -70,10 +70,12 @@ impl Codes {
     }
 }
 
+/// `spoil` changes what the backend is given, and not what it should be.
 fn check_case(
     subject: &Subject,
     algorithm: Algorithm,
     e4m3: &E4m3Case,
+    spoil: impl FnOnce(&mut Codes),
 ) -> Result<Option<f64>, String> {
     let case = &e4m3.case;
     let device = |more: u64| {
@@ -81,7 +83,8 @@ fn check_case(
         (subject.open)(seed)
     };
     let mut values = case.values();
-    let codes = Codes::new(e4m3, &mut values);
+    let mut codes = Codes::new(e4m3, &mut values);
+    spoil(&mut codes);
     let run = |device: &Device| {
         let output = match case.dtype {
             Dtype::Bf16 => forward::<bf16>(e4m3, &codes, device, algorithm),
@@ -158,4 +161,80 @@ fn forward<T: Element + Number>(
         &vectors.give(given),
         case.arrangement,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroflash::{Fp8, Fp8Sums, Mask};
+    use half::f16;
+
+    use super::*;
+    use crate::cases::Case;
+    use crate::subject::{CPU, EMULATED_HOPPER};
+
+    const HEADS_K: usize = 2;
+    const HEAD_DIM: usize = 64;
+
+    fn case() -> E4m3Case {
+        E4m3Case {
+            case: Case::new(Dtype::Bf16, Mask::Full, HEAD_DIM, 70, 144).heads(2, 4, HEADS_K),
+            scales: Fp8::PerHead,
+            sums: Fp8Sums::TwoLevels,
+            in_pages: false,
+            rule: None,
+        }
+    }
+
+    /// The rows of v, 16 keys at a time, in another order: the `i`-th becomes the one of this number.
+    fn reorder_keys(codes: &mut Codes, order: [usize; 16]) {
+        let row = HEADS_K * HEAD_DIM;
+        for keys in codes.codes[2].chunks_exact_mut(16 * row) {
+            let given = keys.to_vec();
+            for (to, from) in order.into_iter().enumerate() {
+                keys[to * row..][..row].copy_from_slice(&given[from * row..][..row]);
+            }
+        }
+    }
+
+    fn is_noticed(what: &str, spoil: fn(&mut Codes)) {
+        for (subject, algorithm) in [
+            (CPU, Algorithm::Tiled),
+            (EMULATED_HOPPER, Algorithm::Flash3),
+        ] {
+            let spoilt = check_case(&subject, algorithm, &case(), spoil);
+            let words = spoilt.expect_err(what);
+            assert!(words.contains("beyond tolerance"), "{what}: {words}");
+        }
+    }
+
+    #[test]
+    fn mistakes_with_8_bits_are_noticed() {
+        for (subject, algorithm) in [
+            (CPU, Algorithm::Tiled),
+            (EMULATED_HOPPER, Algorithm::Flash3),
+        ] {
+            check_case(&subject, algorithm, &case(), |_| ()).unwrap();
+        }
+        is_noticed("the order of P's registers, not undone", |codes| {
+            let order = [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15];
+            reorder_keys(codes, order);
+        });
+        is_noticed("the bytes of a register in the wrong order", |codes| {
+            reorder_keys(codes, std::array::from_fn(|at| at ^ 3));
+        });
+        is_noticed("a scale twice", |codes| {
+            codes.scales[1]
+                .iter_mut()
+                .for_each(|scale| *scale *= *scale);
+        });
+        is_noticed("the scale of another head", |codes| {
+            codes.scales[2].rotate_left(1);
+        });
+        is_noticed("e5m2 instead of e4m3", |codes| {
+            for code in &mut codes.codes[1] {
+                let bits = F8E4M3::from_f64(*code).to_bits();
+                *code = f16::from_bits(u16::from(bits) << 8).to_f64();
+            }
+        });
+    }
 }
