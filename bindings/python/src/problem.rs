@@ -97,7 +97,9 @@ impl Problem {
         };
         let builder = match fp8 {
             None => builder,
-            Some(scales) => builder.fp8(scales_of_all(scales)?).fp8_sums(sums_of(fp8_sums)?),
+            Some(scales) => builder
+                .fp8(scales_of_all(scales)?)
+                .fp8_sums(sums_of(fp8_sums)?),
         };
         let builder = score.map_or(builder, |score| builder.score(score.0));
         let builder = mask.map_or(builder, |mask| builder.mask_expression(mask.0));
