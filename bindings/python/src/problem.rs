@@ -93,13 +93,13 @@ impl Problem {
         };
         let builder = match fp8_kv {
             None => builder,
-            Some(scales) => builder.fp8_kv(scales_of(scales)?),
+            Some(scales) => builder.fp8_kv(one_of("fp8_kv", scales, &FP8_KV)?),
         };
         let builder = match fp8 {
             None => builder,
             Some(scales) => builder
-                .fp8(scales_of_all(scales)?)
-                .fp8_sums(sums_of(fp8_sums)?),
+                .fp8(one_of("fp8", scales, &FP8)?)
+                .fp8_sums(one_of("fp8_sums", fp8_sums, &FP8_SUMS)?),
         };
         let builder = score.map_or(builder, |score| builder.score(score.0));
         let builder = mask.map_or(builder, |mask| builder.mask_expression(mask.0));
@@ -243,35 +243,30 @@ fn precision_of(name: &str) -> PyResult<Precision> {
         .map_err(|error| PyValueError::new_err(format!("precision is {error}")))
 }
 
-fn scales_of(name: &str) -> PyResult<Fp8Kv> {
-    match name {
-        "per_sequence" => Ok(Fp8Kv::PerSequence),
-        "per_page" => Ok(Fp8Kv::PerPage),
-        _ => Err(PyValueError::new_err(format!(
-            "fp8_kv is {name}; allowed: per_sequence, per_page"
-        ))),
-    }
+/// The value of this name among those that an argument may have.
+fn one_of<T: Copy>(argument: &str, given: &str, allowed: &[(&str, T)]) -> PyResult<T> {
+    let found = allowed.iter().find(|(name, _)| *name == given);
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<&str> = allowed.iter().map(|(name, _)| *name).collect();
+        let names = names.join(", ");
+        PyValueError::new_err(format!("{argument} is {given}; allowed: {names}"))
+    })
 }
 
-fn scales_of_all(name: &str) -> PyResult<Fp8> {
-    match name {
-        "per_tensor" => Ok(Fp8::PerTensor),
-        "per_head" => Ok(Fp8::PerHead),
-        _ => Err(PyValueError::new_err(format!(
-            "fp8 is {name}; allowed: per_tensor, per_head"
-        ))),
-    }
-}
+/// Scales of keys and values in 8 bits.
+const FP8_KV: [(&str, Fp8Kv); 2] = [
+    ("per_sequence", Fp8Kv::PerSequence),
+    ("per_page", Fp8Kv::PerPage),
+];
 
-fn sums_of(name: &str) -> PyResult<Fp8Sums> {
-    match name {
-        "two_levels" => Ok(Fp8Sums::TwoLevels),
-        "one_level" => Ok(Fp8Sums::OneLevel),
-        _ => Err(PyValueError::new_err(format!(
-            "fp8_sums is {name}; allowed: two_levels, one_level"
-        ))),
-    }
-}
+/// Scales of q, k and v in 8 bits.
+const FP8: [(&str, Fp8); 2] = [("per_tensor", Fp8::PerTensor), ("per_head", Fp8::PerHead)];
+
+/// Their sums.
+const FP8_SUMS: [(&str, Fp8Sums); 2] = [
+    ("two_levels", Fp8Sums::TwoLevels),
+    ("one_level", Fp8Sums::OneLevel),
+];
 
 pub(crate) fn dtype_of(name: &str) -> PyResult<Dtype> {
     match name {

@@ -35,7 +35,7 @@ pub struct Thresholds {
     pub wide_queries: u64,
     /// The same at greater head_dims under a mask.
     pub wide_queries_masked: u64,
-    /// The least queries of a sequence of wide tiles, whose sums have one level, where q, k and v have 8 bits.
+    /// The least queries of a sequence of wide tiles where q, k and v have 8 bits. Above head_dim 64 their sums have one level.
     pub wide_queries_e4m3: u64,
     /// Queries for each SM from which on flash3's backward pass takes wide tiles.
     pub wide_gradients_per_sm: u64,
