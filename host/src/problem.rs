@@ -323,6 +323,15 @@ impl Problem {
         self.fp8_sums
     }
 
+    /// The problem of the backward pass: with q, k and v of the problem's type, of which those in 8 bits are taken out.
+    pub(crate) fn dequantized(&self) -> Problem {
+        Problem {
+            fp8: None,
+            fp8_sums: Fp8Sums::TwoLevels,
+            ..*self
+        }
+    }
+
     /// Element type of q.
     pub fn dtype_q(&self) -> ScalarType {
         match self.fp8 {

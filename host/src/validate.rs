@@ -87,6 +87,27 @@ impl Checked {
         }
     }
 
+    /// The same with q, k and v in the problem's type, side by side: what those in 8 bits stand for, rounded.
+    pub(crate) fn dequantized(&self) -> Checked {
+        let problem = self.problem.dequantized();
+        let tensors = [Argument::Q, Argument::K, Argument::V];
+        let scales = [Argument::QDescale, Argument::KDescale, Argument::VDescale];
+        let arguments = Arguments::from_fn(|argument| {
+            let given = *self.arguments.get(argument)?;
+            match given {
+                Given::Tensor(tensor) if tensors.contains(&argument) => {
+                    Some(tensor.dense(problem.dtype().into()).into())
+                }
+                _ => Some(given).filter(|_| !scales.contains(&argument)),
+            }
+        });
+        Checked {
+            problem,
+            arguments,
+            ..*self
+        }
+    }
+
     /// The memory in which every argument is.
     pub fn location(&self) -> Location {
         self.location
@@ -168,8 +189,8 @@ pub(crate) fn fit(
         let what = "the backward pass or the weights";
         return Err(ProblemError::Fp8KvWith { what });
     }
-    if pass != Pass::Forward && problem.fp8().is_some() {
-        let what = "the backward pass or the weights";
+    if pass == Pass::ForwardWithWeights && problem.fp8().is_some() {
+        let what = "the weights";
         return Err(ProblemError::Fp8With { what });
     }
     if pass != Pass::Forward && problem.values_in_keys() {

@@ -135,6 +135,7 @@ pub const fn tile_config(
         (Kind::Combine, TileShape::Default) => combine(),
         (Kind::Merge, TileShape::Default) => merge(),
         (Kind::Append, TileShape::Default) => append(),
+        (Kind::Dequantize, TileShape::Default) => dequantize(),
         (Kind::SinkGradient, TileShape::Default) => sink_gradient(),
         (Kind::TensorGradient, TileShape::Default) => tensor_gradient(),
         (Kind::Flash1Forward, TileShape::Default) => flash1_forward(head_dim),
@@ -163,7 +164,7 @@ pub const fn tile_config(
             TileShape::Default,
         ) => product(),
         (Kind::ForwardE4m3 | Kind::TmaForwardMla, _)
-        | (_, TileShape::Compact | TileShape::Wide | TileShape::Grouped) => {
+        | (_, TileShape::Compact | TileShape::Wide | TileShape::Grouped | TileShape::OneLevel) => {
             panic!("this kernel has no such tiles")
         }
     }

@@ -1,7 +1,9 @@
 //! The list of kernels expanded: into PTX entries on the device, into a table of functions on the CPU.
 
 use crate::kernels::common::stamps::Profiled;
-use crate::kernels::{append, backward, block_sparse, forward, merge, papers, standard, varlen};
+use crate::kernels::{
+    append, backward, block_sparse, dequantize, forward, merge, papers, standard, varlen,
+};
 use crate::ptx::parameters::parameter_address;
 #[cfg(target_arch = "nvptx64")]
 use crate::tile::element;
@@ -111,6 +113,9 @@ macro_rules! run {
     (Merge, $name:ident, $p:expr, $dtype:ident) => {
         merge::merge::<element::$dtype>($p)
     };
+    (Dequantize, $name:ident, $p:expr, $dtype:ident) => {
+        dequantize::dequantize::<element::$dtype>($p)
+    };
     (Append, $name:ident, $p:expr, $dtype:ident) => {
         append::append::<element::$dtype>($p)
     };
@@ -182,6 +187,7 @@ macro_rules! params {
     (Combine, $callback:ident $(, $rest:tt)*) => { $callback!(Combine CombineParams $(, $rest)*) };
     (Merge, $callback:ident $(, $rest:tt)*) => { $callback!(Merge MergeParams $(, $rest)*) };
     (Append, $callback:ident $(, $rest:tt)*) => { $callback!(Append AppendParams $(, $rest)*) };
+    (Dequantize, $callback:ident $(, $rest:tt)*) => { $callback!(Dequantize DequantizeParams $(, $rest)*) };
     (Clear, $callback:ident $(, $rest:tt)*) => { $callback!(Clear ClearParams $(, $rest)*) };
     (SinkGradient, $callback:ident $(, $rest:tt)*) => { $callback!(SinkGradient SinkGradientParams $(, $rest)*) };
     (TensorGradient, $callback:ident $(, $rest:tt)*) => { $callback!(TensorGradient TensorGradientParams $(, $rest)*) };

@@ -82,9 +82,11 @@ macro_rules! for_each_variant {
             forward_sm90a_e4m3_d192: TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 192 }
             forward_sm90a_e4m3_d256: TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 256 }
             forward_sm90a_e4m3_d64_wide:  TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 64, tiles: Wide }
+            forward_sm90a_e4m3_d96_wide:  TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 96, tiles: Wide }
             forward_sm90a_e4m3_d128_wide: TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 128, tiles: Wide }
-            forward_sm90a_e4m3_d192_wide: TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 192, tiles: Wide }
-            forward_sm90a_e4m3_d256_wide: TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 256, tiles: Wide }
+            forward_sm90a_e4m3_d128_one_level: TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 128, tiles: OneLevel }
+            forward_sm90a_e4m3_d192_one_level: TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 192, tiles: OneLevel }
+            forward_sm90a_e4m3_d256_one_level: TmaForward { arch: Sm90a, dtype: E4m3, head_dim: 256, tiles: OneLevel }
 
             forward_sm90a_bf16_d64_v256:  TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64, head_dim_v: 256 }
             forward_sm90a_bf16_d64_v512:  TmaForward { arch: Sm90a, dtype: Bf16, head_dim: 64, head_dim_v: 512 }
@@ -101,6 +103,9 @@ macro_rules! for_each_variant {
             merge_sm80_bf16: Merge { arch: Sm80, dtype: Bf16 }
             merge_sm80_f16:  Merge { arch: Sm80, dtype: F16 }
             merge_sm80_f32:  Merge { arch: Sm80, dtype: F32 }
+            dequantize_sm80_bf16: Dequantize { arch: Sm80, dtype: Bf16 }
+            dequantize_sm80_f16:  Dequantize { arch: Sm80, dtype: F16 }
+            dequantize_sm80_f32:  Dequantize { arch: Sm80, dtype: F32 }
             append_sm80_bf16: Append { arch: Sm80, dtype: Bf16 }
             append_sm80_f16:  Append { arch: Sm80, dtype: F16 }
             append_sm80_f32:  Append { arch: Sm80, dtype: F32 }
@@ -244,16 +249,19 @@ pub enum TileShape {
     /// In flash3's forward pass: as large as the default one, with tiles that several heads may share, and keys that may be divided among tiles. For
     /// few queries of many heads with the same keys, which compact tiles would read more than once.
     Grouped,
+    /// In flash3's forward pass in 8 bits, for long sequences whose user asks for speed: sums over the keys have one level.
+    OneLevel,
 }
 
 impl TileShape {
     /// The shape of this number; another number fails to compile.
     pub const fn numbered(number: u32) -> TileShape {
-        const ALL: [TileShape; 4] = [
+        const ALL: [TileShape; 5] = [
             TileShape::Default,
             TileShape::Compact,
             TileShape::Wide,
             TileShape::Grouped,
+            TileShape::OneLevel,
         ];
         ALL[number as usize]
     }
@@ -265,6 +273,7 @@ impl TileShape {
             TileShape::Compact => "compact",
             TileShape::Wide => "wide",
             TileShape::Grouped => "grouped",
+            TileShape::OneLevel => "one_level",
         }
     }
 }
@@ -294,6 +303,8 @@ pub enum Kind {
     Append,
     /// Backward pass of flash2 and flash3, first, if no query may see some keys: clears their rows of dK and dV.
     Clear,
+    /// Any backward pass, first, if q, k and v are in 8 bits: takes them out.
+    Dequantize,
     /// Either pass of flash2 and flash3, first, if a mask expression may hide whole blocks: the map of a block mask with these blocks.
     MaskMap,
     /// Either pass of flash2 and flash3, first, under a block mask: the lists of visible blocks of tiles; in the backward pass twice, first for the ranks.

@@ -1,6 +1,8 @@
-//! Queries, keys and values in 8 bits against the oracle, which has what they stand for.
+//! Queries, keys and values in 8 bits against the oracle, which has what they stand for. Gradients: of that rounded to the type of o.
 
-use ferroflash::{Algorithm, Backend, Device, Dtype, Element, Inputs};
+use ferroflash::{
+    Algorithm, Attention, Backend, Device, Dtype, Element, Inputs, OutputGradients, Saved,
+};
 use float8::F8E4M3;
 use half::{bf16, f16};
 
@@ -9,13 +11,13 @@ use crate::buffer::{Buffer, Number};
 use crate::cases::e4m3::{E4m3Case, PAGE_SIZE};
 use crate::edits::Edits;
 use crate::inputs::Values;
-use crate::oracle::Output;
+use crate::oracle::{Gradients, Output};
 use crate::pages::output;
 use crate::reference::Reference;
 use crate::sample;
 use crate::subject::Subject;
 use crate::tolerance::Arithmetic;
-use crate::trial::{Refusal, Vectors};
+use crate::trial::{Refusal, Results, Rows, Vectors, refusal};
 
 /// Puts the subject through those cases of a set that have these numbers; panics with every failure.
 pub(crate) fn check_set(
@@ -93,6 +95,9 @@ fn check_case(
         };
         output.map_err(|refusal| format!("{refusal:?}"))
     };
+    if e4m3.backward {
+        return check_gradients(subject, algorithm, e4m3, &codes, values, device);
+    }
     let output = run(&device(0)?)?;
     let problem = case.problem().map_err(|error| error.to_string())?;
     let edits = e4m3.edits();
@@ -104,6 +109,58 @@ fn check_case(
     let close = reference.judge_output(case, &output)?;
     let all_bits = |output: &Output| [bits(&output.o), bits(&output.lse)];
     if all_bits(&output) != all_bits(&run(&device(1)?)?) {
+        return Err("a second run gave other bits".to_owned());
+    }
+    Ok(Some(close.worst))
+}
+
+/// Gradients are those of what q, k and v stand for, rounded to the type of o.
+fn check_gradients(
+    subject: &Subject,
+    algorithm: Algorithm,
+    e4m3: &E4m3Case,
+    codes: &Codes,
+    mut values: Values,
+    device: impl Fn(u64) -> Result<Device, String>,
+) -> Result<Option<f64>, String> {
+    let case = &e4m3.case;
+    // What comes behind the kernel that takes them out is any algorithm's; flash3 has none of f32, and flash2 none of so many columns.
+    let algorithm = match (algorithm, case.dtype) {
+        (Algorithm::Flash3, Dtype::F32) if case.sizes.head_dim > 128 => Algorithm::Standard,
+        (Algorithm::Flash3, Dtype::F32) => Algorithm::Flash2,
+        (other, _) => other,
+    };
+    let round = |value: f64| match case.dtype {
+        Dtype::Bf16 => bf16::from_f32(value as f32).to_f64(),
+        Dtype::F16 => f16::from_f32(value as f32).to_f64(),
+        Dtype::F32 => (value as f32).into(),
+    };
+    for tensor in [&mut values.q, &mut values.k, &mut values.v] {
+        tensor.iter_mut().for_each(|value| *value = round(*value));
+    }
+    let problem = case.problem().map_err(|error| error.to_string())?;
+    let edits = e4m3.edits();
+    let reference = Reference::edited(case, &values, problem.scale(), edits.as_ref());
+    let reference = reference.of_products(case.arithmetic(subject.backend));
+    let run = |device: &Device| {
+        let given = (codes, &values, &reference.output);
+        let gradients = match case.dtype {
+            Dtype::Bf16 => backward::<bf16>(e4m3, given, device, algorithm),
+            Dtype::F16 => backward::<f16>(e4m3, given, device, algorithm),
+            Dtype::F32 => backward::<f32>(e4m3, given, device, algorithm),
+        };
+        gradients.map_err(|refusal| format!("{refusal:?}"))
+    };
+    let results = Results {
+        output: reference.output.clone(),
+        gradients: run(&device(0)?)?,
+        tensors: Vec::new(),
+        forward_kernels: Vec::new(),
+        backward_kernels: Vec::new(),
+    };
+    let close = reference.judge(case, &results)?;
+    let all_bits = |of: &Gradients| [&of.d_q, &of.d_k, &of.d_v, &of.d_sinks].map(|x| bits(x));
+    if all_bits(&results.gradients) != all_bits(&run(&device(1)?)?) {
         return Err("a second run gave other bits".to_owned());
     }
     Ok(Some(close.worst))
@@ -122,6 +179,72 @@ fn pool(e4m3: &E4m3Case, table: &[i32], codes: &[f64], shape: [usize; 4]) -> Vec
         pool[to..to + row_len].copy_from_slice(row);
     }
     pool
+}
+
+/// The gradients, from o and lse as they should be.
+fn backward<T: Element + Number>(
+    e4m3: &E4m3Case,
+    (codes, values, saved): (&Codes, &Values, &Output),
+    device: &Device,
+    algorithm: Algorithm,
+) -> Result<Gradients, Refusal> {
+    let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
+    let (case, problem) = (&e4m3.case, e4m3.problem().map_err(broken)?);
+    let shapes = [problem.shape_q(), problem.shape_k(), problem.shape_v()];
+    let mut buffers = Vec::new();
+    for (codes, shape) in codes.codes.iter().zip(shapes) {
+        let buffer = Buffer::<F8E4M3>::filled(codes, shape, case.arrangement);
+        buffers.push(buffer.map_err(broken)?);
+    }
+    let filled = |values: &[f64]| {
+        Buffer::<T>::filled(values, problem.shape_o(), case.arrangement).map_err(broken)
+    };
+    let (o, d_o, lse) = (
+        filled(&saved.o)?,
+        filled(&values.d_o)?,
+        Rows::filled(&saved.lse),
+    );
+    let d_lse = values.d_lse.as_deref().map(Rows::filled);
+    let views: Result<Vec<_>, _> = buffers.iter().map(Buffer::view).collect();
+    let views = views.map_err(broken)?;
+    let [of_q, of_k, of_v] = &codes.scales;
+    let vectors = Vectors::of(case);
+    let given = Inputs::new(&views[0], &views[1], &views[2])
+        .q_descale(of_q)
+        .k_descale(of_k)
+        .v_descale(of_v);
+    let given = vectors.give(given);
+    let outputs = case.arrangement.of_outputs();
+    let unwritten = |shape| Buffer::<T>::unwritten(shape, outputs).map_err(broken);
+    let [mut d_q, mut d_k, mut d_v] = [
+        unwritten(shapes[0])?,
+        unwritten(shapes[1])?,
+        unwritten(shapes[2])?,
+    ];
+    let mut gradients = ferroflash::Gradients::new(
+        d_q.view_mut().map_err(broken)?,
+        d_k.view_mut().map_err(broken)?,
+        d_v.view_mut().map_err(broken)?,
+    );
+    let n_sinks = case.sink_values().map_or(0, |sinks| sinks.len());
+    let mut d_sinks = Rows::unwritten(n_sinks);
+    gradients.d_sinks = (n_sinks > 0).then(|| d_sinks.slice_mut().into());
+    let d_o = d_o.view().map_err(broken)?;
+    let mut of_output = OutputGradients::new(&d_o);
+    of_output.d_lse = d_lse.as_ref().map(|d_lse| d_lse.slice().into());
+    let saved = Saved::new(&o.view().map_err(broken)?, lse.slice());
+    let refused = |error| refusal(error, algorithm);
+    Attention::new(device, problem)
+        .map_err(refused)?
+        .with_algorithm(algorithm)
+        .backward(&given, &saved, &of_output, &mut gradients)
+        .map_err(refused)?;
+    Ok(Gradients {
+        d_q: d_q.values(),
+        d_k: d_k.values(),
+        d_v: d_v.values(),
+        d_sinks: d_sinks.values(),
+    })
 }
 
 fn forward<T: Element + Number>(
@@ -182,6 +305,7 @@ mod tests {
             sums: Fp8Sums::TwoLevels,
             in_pages: false,
             rule: None,
+            backward: false,
         }
     }
 
@@ -196,14 +320,17 @@ mod tests {
         }
     }
 
+    /// By o and lse, and by the gradients.
     fn is_noticed(what: &str, spoil: fn(&mut Codes)) {
         for (subject, algorithm) in [
             (CPU, Algorithm::Tiled),
             (EMULATED_HOPPER, Algorithm::Flash3),
         ] {
-            let spoilt = check_case(&subject, algorithm, &case(), spoil);
-            let words = spoilt.expect_err(what);
-            assert!(words.contains("beyond tolerance"), "{what}: {words}");
+            for backward in [false, true] {
+                let case = E4m3Case { backward, ..case() };
+                let words = check_case(&subject, algorithm, &case, spoil).expect_err(what);
+                assert!(words.contains("beyond tolerance"), "{what}: {words}");
+            }
         }
     }
 
@@ -213,7 +340,10 @@ mod tests {
             (CPU, Algorithm::Tiled),
             (EMULATED_HOPPER, Algorithm::Flash3),
         ] {
-            check_case(&subject, algorithm, &case(), |_| ()).unwrap();
+            for backward in [false, true] {
+                let case = E4m3Case { backward, ..case() };
+                check_case(&subject, algorithm, &case, |_| ()).unwrap();
+            }
         }
         is_noticed("the order of P's registers, not undone", |codes| {
             let order = [0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15];

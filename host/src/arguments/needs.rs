@@ -105,11 +105,12 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         shape,
         dtype: problem.dtype_k(),
     };
-    let like_o = Form::Tensor {
-        shape: problem.shape_o(),
+    let of_outputs = |shape| Form::Tensor {
+        shape,
         dtype: problem.dtype().into(),
     };
     let like_q = of_queries(problem.shape_q());
+    let like_o = of_outputs(problem.shape_o());
     let (like_k, like_v) = (of_keys(problem.shape_k()), of_keys(problem.shape_v()));
     let numbers = |n_elems| Form::Vector {
         dtype: ScalarType::F32,
@@ -134,9 +135,9 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         }
         Argument::DO => (backward, Required, Read, like_o),
         Argument::DLse => (backward, Optional, Read, rows),
-        Argument::DQ => (backward, Required, Written, like_q),
-        Argument::DK => (backward, Required, Written, like_k),
-        Argument::DV => (backward, Required, Written, like_v),
+        Argument::DQ => (backward, Required, Written, of_outputs(problem.shape_q())),
+        Argument::DK => (backward, Required, Written, of_outputs(problem.shape_k())),
+        Argument::DV => (backward, Required, Written, of_outputs(problem.shape_v())),
         Argument::CuSeqlensQ => (problem.total_q().is_some(), Required, Read, ends),
         Argument::CuSeqlensK => (problem.total_k().is_some(), Required, Read, ends),
         Argument::PageTable => {

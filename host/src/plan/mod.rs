@@ -22,6 +22,7 @@ mod append;
 mod backward;
 mod block_mask;
 mod clear;
+mod dequantize;
 mod device;
 mod display;
 mod eligible;
@@ -150,6 +151,9 @@ pub fn plan(
     backend: Backend,
     asked: Option<Algorithm>,
 ) -> Result<Plan, PlanError> {
+    if checked.pass() == Pass::Backward && checked.problem().fp8().is_some() {
+        return dequantize::plan(checked, device, backend, asked);
+    }
     let has_mask = checked.problem().mask_expression().is_some();
     let checked = &checked.with_band_in_mask();
     let (algorithm, kernels, candidates) = select::select(checked, device, backend, asked)?;
@@ -182,20 +186,13 @@ pub fn plan(
         (Algorithm::Standard, _) => standard::launches(checked, &kernels, &mut plan.workspace),
         _ => Ok(Vec::new()),
     };
-    let enough_memory = |launches, workspace: &WorkspaceLayout| match workspace.n_bytes() {
-        needed if needed > device.memory_bytes && backend != Backend::Cpu => {
-            let given = device.memory_bytes;
-            Err(Reason::Memory { given, needed })
-        }
-        _ => Ok(launches),
-    };
     let planned = planned.and_then(|launches| match checked.arguments().get(Argument::Lse) {
         Some(_) => Ok(launches),
         None => lse_in_workspace(checked, launches, &mut plan.workspace),
     });
     let planned =
         planned.and_then(|launches| tensor_gradient::behind(checked, launches, &mut plan));
-    match planned.and_then(|launches| enough_memory(launches, &plan.workspace)) {
+    match planned.and_then(|launches| plan.has_memory(device).map(|()| launches)) {
         Ok(launches) => {
             plan.mask_blocks = match checked.problem().mask_expression() {
                 None => has_mask.then_some(MaskBlocks::Band),
@@ -204,19 +201,26 @@ pub fn plan(
             plan.launches = mask_map::specialise(checked, launches);
             Ok(plan)
         }
-        Err(reason) => {
-            let refused =
-                |candidate: &mut Candidate| candidate.outcome = Outcome::Refused(reason.clone());
-            plan.candidates
-                .iter_mut()
-                .filter(|candidate| candidate.algorithm == algorithm)
-                .for_each(refused);
-            Err(PlanError::NoCandidate {
-                backend,
-                asked,
-                candidates: plan.candidates,
-            })
-        }
+        Err(reason) => Err(refuse(plan, asked, &reason)),
+    }
+}
+
+/// The error of a plan whose algorithm turned out unable to run the problem.
+fn refuse(plan: Plan, asked: Option<Algorithm>, reason: &Reason) -> PlanError {
+    let Plan {
+        backend,
+        algorithm,
+        mut candidates,
+        ..
+    } = plan;
+    candidates
+        .iter_mut()
+        .filter(|candidate| candidate.algorithm == algorithm)
+        .for_each(|candidate| candidate.outcome = Outcome::Refused(reason.clone()));
+    PlanError::NoCandidate {
+        backend,
+        asked,
+        candidates,
     }
 }
 
@@ -314,6 +318,17 @@ impl PlannedLaunch {
 }
 
 impl Plan {
+    /// Whether the device has the memory of the workspace.
+    fn has_memory(&self, device: &DeviceInfo) -> Result<(), Reason> {
+        match self.workspace.n_bytes() {
+            needed if needed > device.memory_bytes && self.backend != Backend::Cpu => {
+                let given = device.memory_bytes;
+                Err(Reason::Memory { given, needed })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The parameters of one of the launches, with every address filled in: that of the workspace, a multiple of [`workspace::ALIGNMENT_BYTES`], and
     /// for each argument `address`, which is 0 if it was not given. An empty argument gets the workspace's. The call fills in the inputs of score
     /// expressions, and seed and offset of dropout.

@@ -256,7 +256,7 @@ fn optional_inputs(variants: &[&Variant], checked: &Checked) -> Result<(), Reaso
 
 /// The tile shapes, the preferred one first. In flash3's forward pass compact tiles pay if sequences are short ([`short`]), wide tiles if they are
 /// long (tests/benches/record) and there are several tiles for every SM. In its backward pass wide tiles pay at the head_dim they are made for, if
-/// sequences are long; in 8 bits those of more than 64 columns have sums of one level.
+/// sequences are long. In 8 bits wide tiles pay up to head_dim 128; sums of one level have tiles of their own, where they are faster than those.
 fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileShape> {
     let thresholds = &device.thresholds;
     let of_sms = |each: u64| each.saturating_mul(device.n_sms.into());
@@ -265,11 +265,11 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileSha
     let longest = checked.problem().seqlen_q() as u64;
     let seqlen_q = longest.min(4 * problem.seqlen_q() as u64);
     if checked.problem().fp8().is_some() {
-        // Wide tiles for more columns than 64 have sums of one level.
-        let may = problem.head_dim() <= 64 || problem.fp8_sums() == Fp8Sums::OneLevel;
-        return match may && seqlen_q >= thresholds.wide_queries_e4m3 {
-            true => vec![TileShape::Wide, TileShape::Default],
-            false => vec![TileShape::Default],
+        let one_level = problem.fp8_sums() == Fp8Sums::OneLevel && problem.head_dim() > 96;
+        return match (seqlen_q >= thresholds.wide_queries_e4m3, one_level) {
+            (false, _) => vec![TileShape::Default],
+            (true, false) => vec![TileShape::Wide, TileShape::Default],
+            (true, true) => vec![TileShape::OneLevel, TileShape::Default],
         };
     }
     let compact_first = [TileShape::Compact, TileShape::Default, TileShape::Wide];

@@ -51,6 +51,19 @@ impl Description {
         })
     }
 
+    /// A tensor of its shape and of this type, contiguous and aligned.
+    pub(crate) fn dense(self, dtype: ScalarType) -> Description {
+        let shape @ [_, rows, heads, columns] = self.layout.shape();
+        // What is too large is refused where its memory is laid out.
+        let row = heads.saturating_mul(columns);
+        Description {
+            layout: Layout::strided(shape, [rows.saturating_mul(row), row, columns]),
+            dtype,
+            location: self.location,
+            address: 0,
+        }
+    }
+
     /// The same tensor as it will be in another memory: aligned, with its strides.
     pub fn moved_to(self, location: Location) -> Description {
         Description {

@@ -88,3 +88,11 @@ pub const fn append() -> TileConfig {
         ..TileConfig::new(128, 8)
     }
 }
+
+/// q, k and v out of 8 bits: eight warps for 16 rows of all heads. Many blocks per SM keep many loads in flight.
+pub const fn dequantize() -> TileConfig {
+    TileConfig {
+        block_q: 16,
+        ..TileConfig::new(256, 6)
+    }
+}

@@ -3,9 +3,10 @@
 use core::ptr::slice_from_raw_parts;
 
 use super::{
-    AppendParams, BackwardParams, BlockListParams, ClearParams, CombineParams, Flash1ForwardParams,
-    ForwardParams, KernelParams, MaskMapParams, MergeParams, SinkGradientParams, Slot,
-    StandardParams, TensorGradientParams, TileListParams, TmaBackwardParams, TmaForwardParams,
+    AppendParams, BackwardParams, BlockListParams, ClearParams, CombineParams, DequantizeParams,
+    Flash1ForwardParams, ForwardParams, KernelParams, MaskMapParams, MergeParams,
+    SinkGradientParams, Slot, StandardParams, TensorGradientParams, TileListParams,
+    TmaBackwardParams, TmaForwardParams,
 };
 
 macro_rules! any {
@@ -80,4 +81,6 @@ any! {
     SinkGradient(SinkGradientParams),
     /// Of the kernel that gives the gradient of a tensor which a score reads.
     TensorGradient(TensorGradientParams),
+    /// Of the kernel that takes q, k and v out of 8 bits.
+    Dequantize(DequantizeParams),
 }

@@ -341,13 +341,13 @@ const fn piece_address(place: u64, workspace: u64) -> Option<u64> {
     }
 }
 
-/// Fills in every address: `address` returns that of an argument, or 0 if it is not given. An empty tensor also needs the address of some memory: a
+/// Fills in every address: `address` returns that of an argument, or 0 if it is not given; a plan may have put a piece of the workspace in its place. An empty tensor also needs the address of some memory: a
 /// tensor map must have one even if nothing is copied.
 pub fn bind(params: &mut impl KernelParams, workspace: u64, address: impl Fn(Argument) -> u64) {
     params.slots(&mut |slot| match slot {
-        Slot::Tensor(argument, view) => view.base = address(argument),
-        Slot::Map(argument, map) => map.base = address(argument),
-        Slot::Vector(argument, place) => {
+        Slot::Tensor(argument, TensorView { base: place, .. })
+        | Slot::Map(argument, TensorMap { base: place, .. })
+        | Slot::Vector(argument, place) => {
             *place = piece_address(*place, workspace).unwrap_or_else(|| address(argument))
         }
         Slot::Workspace(place) => *place = piece_address(*place, workspace).unwrap_or(0),

@@ -123,6 +123,18 @@ pub fn cvt_f16x2_e4m3x2(x: u32) -> u32 {
     }
 }
 
+/// An `e4m3`, the lowest byte of `x`, as `f32`; exact. Not an instruction, which compute capability 8.0 lacks: the exponent's bias is 7 and not 127, so the same
+/// bits are too small by 2¹²⁰, subnormal numbers too.
+#[inline(always)]
+pub fn f32_of_e4m3(x: u32) -> f32 {
+    let magnitude = x & 0x7f;
+    let value = f32::from_bits((x & 0x80) << 24 | magnitude << 20) * TWO_TO_120;
+    if magnitude == 0x7f { f32::NAN } else { value }
+}
+
+/// 2¹²⁰.
+const TWO_TO_120: f32 = f32::from_bits((120 + 127) << 23);
+
 /// An `e4m3` has the exponent's bias 7 and three bits of mantissa, an `f16` 15 and ten: the same bits further to the left are too small by 2⁸.
 #[cfg(not(target_arch = "nvptx64"))]
 pub(crate) fn f16_of_e4m3(x: u8) -> u16 {
@@ -267,6 +279,23 @@ pub fn prmt_signs<const ORDER: u32>(x: u32, y: u32) -> u32 {
             let both = u64::from(y) << 32 | u64::from(x);
             let sign = |idx: u32| (both >> (8 * ((ORDER >> (4 * idx)) & 7) + 7)) as u32 & 1;
             (0..4).fold(0, |all, idx| all | (sign(idx) * 0xff) << (8 * idx))
+        }
+    }
+}
+
+#[cfg(all(test, feature = "emulator"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_e4m3_is_what_its_bits_say() {
+        for bits in 0..=u8::MAX {
+            let (value, expected) = (
+                f32_of_e4m3(u32::from(bits) | 0xab00),
+                float8::F8E4M3::from_bits(bits).to_f32(),
+            );
+            let same = value.to_bits() == expected.to_bits();
+            assert!(same || value.is_nan() && expected.is_nan(), "{bits:#x}");
         }
     }
 }

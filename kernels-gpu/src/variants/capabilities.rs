@@ -52,7 +52,7 @@ impl Kind {
                 match tiles {
                     TileShape::Default => all.and(blocks).and(Spec::of(&[Score, Dropout])),
                     TileShape::Compact => all.and(blocks).and(Spec::of(&[SplitKv, Score, Dropout])),
-                    TileShape::Wide => all.with(Score),
+                    TileShape::Wide | TileShape::OneLevel => all.with(Score),
                     TileShape::Grouped => all.with(SplitKv),
                 }
             }
@@ -81,7 +81,7 @@ impl Kind {
                 BAND.and(Spec::of(&[BlockMask, Lengths, Dropout, FullPrecision]))
             }
             Kind::Combine => Spec::of(&[Lengths, Sinks]),
-            Kind::Merge | Kind::Append | Kind::SinkGradient => Spec::PLAIN,
+            Kind::Merge | Kind::Append | Kind::Dequantize | Kind::SinkGradient => Spec::PLAIN,
             Kind::TileList | Kind::TmaTileList | Kind::BlockList => BAND,
             Kind::MaskMap => BAND.with(Score),
             Kind::Clear => BAND.with(BlockMask),
@@ -118,8 +118,8 @@ pub const fn of_elements(all: Spec, bytes: u32, tiles: TileShape) -> Spec {
         BYTE_BYTES => {
             let all = all.without(Dropout).and(Spec::of(&[OF16, OF32]));
             match tiles {
-                // More keys than an expression edits at a time.
-                TileShape::Wide => all.without(Score),
+                // More keys than an expression edits at a time, or no registers for it.
+                TileShape::Wide | TileShape::OneLevel => all.without(Score),
                 _ => all,
             }
         }

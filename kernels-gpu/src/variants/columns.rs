@@ -40,7 +40,9 @@ impl Variant {
     /// their own too, at the price of their own. What TMA copies, in flash3, is padded on the way; flash2 pads by itself ([`Variant::pads_columns`]).
     pub const fn head_dims(&self) -> HeadDims {
         let multiple = match (self.kind, self.dtype) {
-            (Kind::ForwardE4m3, _) | (_, Some(Dtype::E4m3)) => HEAD_DIM_MULTIPLE_E4M3,
+            (Kind::ForwardE4m3 | Kind::Dequantize, _) | (_, Some(Dtype::E4m3)) => {
+                HEAD_DIM_MULTIPLE_E4M3
+            }
             (_, Some(Dtype::F32)) => HEAD_DIM_MULTIPLE_F32,
             _ => HEAD_DIM_MULTIPLE,
         };

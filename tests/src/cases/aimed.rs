@@ -102,7 +102,7 @@ pub fn edges(algorithm: Algorithm, tiles: TileShape) -> Vec<Case> {
     // So many that tiles of the default shape are planned where they are wanted.
     let (seqlen_q, heads) = match tiles {
         TileShape::Compact => (52, 1),
-        TileShape::Default | TileShape::Wide | TileShape::Grouped => (84, 3),
+        _ => (84, 3),
     };
     for (at, ([head_dim, head_dim_v], block_k)) in blocks(algorithm, tiles).into_iter().enumerate()
     {

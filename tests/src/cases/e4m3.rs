@@ -1,4 +1,5 @@
-//! Queries, keys and values in 8 bits: masks, lengths, block masks, sinks, pages and scores, with scales of tensors and of heads, and sums of one level.
+//! Queries, keys and values in 8 bits: masks, lengths, block masks, sinks, pages and scores, with scales of tensors and of heads, sums of one level, and
+//! gradients.
 
 use ferroflash::error::ProblemError;
 use ferroflash::{Dtype, Fp8, Fp8Sums, Pages, Problem};
@@ -24,6 +25,8 @@ pub struct E4m3Case {
     pub in_pages: bool,
     /// What becomes of its scores.
     pub rule: Option<Rule>,
+    /// Whether the gradients are looked at, and not o and lse.
+    pub backward: bool,
 }
 
 /// Rows of a page.
@@ -73,15 +76,46 @@ pub fn scores() -> Vec<E4m3Case> {
     cases.map(edited).collect()
 }
 
-/// Sums of one level, and the tiles for long sequences.
-pub fn one_level() -> Vec<E4m3Case> {
+/// Gradients.
+pub fn gradients() -> Vec<E4m3Case> {
+    let others = [base::blocks(), sinks::all(), sinks::lengths()].concat();
+    let cases = [
+        one_in(2, base::all()),
+        base::masks(),
+        base::lengths(),
+        one_in(4, others),
+    ]
+    .concat();
+    let gradients = |(at, case)| {
+        let e4m3 = in_8_bits(at, case);
+        let head_dim = match e4m3.case.sizes.head_dim {
+            // Tiles of the backward pass do not divide blocks, either.
+            129.. if case.blocks.is_some() => 128,
+            head_dim => head_dim,
+        };
+        E4m3Case {
+            case: e4m3.case.columns(head_dim, head_dim),
+            backward: true,
+            ..e4m3
+        }
+    };
+    cases.into_iter().enumerate().map(gradients).collect()
+}
+
+/// For the tiles of long sequences.
+pub fn wide() -> Vec<E4m3Case> {
     let cases = [base::masks(), one_in(2, base::lengths())].concat();
     let cases = cases.into_iter().enumerate();
-    let of_one_level = |(at, case)| E4m3Case {
+    cases.map(|(at, case)| in_8_bits(at, case)).collect()
+}
+
+/// The same, with sums of one level.
+pub fn one_level() -> Vec<E4m3Case> {
+    let of_one_level = |case| E4m3Case {
         sums: Fp8Sums::OneLevel,
-        ..in_8_bits(at, case)
+        ..case
     };
-    cases.map(of_one_level).collect()
+    wide().into_iter().map(of_one_level).collect()
 }
 
 fn in_8_bits(at: usize, case: Case) -> E4m3Case {
@@ -101,6 +135,7 @@ fn in_8_bits(at: usize, case: Case) -> E4m3Case {
         sums: Fp8Sums::TwoLevels,
         in_pages: false,
         rule: None,
+        backward: false,
     }
 }
 

@@ -167,7 +167,13 @@ macro_rules! e4m3_suite {
 
             $crate::set!(scores, $subject, ALGORITHM, Sixth, E4m3 $crate::cases::e4m3::scores);
 
-            $($crate::set!(one_level, $wide, ALGORITHM, Sixth, E4m3 $crate::cases::e4m3::one_level);)?
+            $crate::set!(gradients, $subject, ALGORITHM, Sixth, E4m3 $crate::cases::e4m3::gradients);
+
+            $(
+                $crate::set!(wide, $wide, ALGORITHM, Sixth, E4m3 $crate::cases::e4m3::wide);
+
+                $crate::set!(one_level, $wide, ALGORITHM, Sixth, E4m3 $crate::cases::e4m3::one_level);
+            )?
         }
     };
 }

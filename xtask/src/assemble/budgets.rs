@@ -224,7 +224,7 @@ pub fn specs(variant: &Variant) -> &'static [Spec] {
             &[Spec::PLAIN, CAUSAL, WINDOW]
         }
         (Kind::Clear, _) => &[Spec::PLAIN, CAUSAL, WINDOW, BLOCKS],
-        (Kind::Merge | Kind::Append | Kind::SinkGradient, _) => &[Spec::PLAIN],
+        (Kind::Merge | Kind::Append | Kind::Dequantize | Kind::SinkGradient, _) => &[Spec::PLAIN],
         (Kind::Combine | Kind::StandardDelta, _) => &[Spec::PLAIN, PACKED, SINKS, PACKED_SINKS],
         (Kind::StandardSoftmax, _) => &[
             Spec::PLAIN,
@@ -237,7 +237,7 @@ pub fn specs(variant: &Variant) -> &'static [Spec] {
         (Kind::StandardDv | Kind::StandardDWeights, _) => {
             &[Spec::PLAIN, PACKED, DROPOUT, PACKED_DROPOUT]
         }
-        (Kind::TmaForward, TileShape::Wide) => &[
+        (Kind::TmaForward, TileShape::Wide | TileShape::OneLevel) => &[
             Spec::PLAIN,
             CAUSAL,
             PREFIX,

@@ -12,6 +12,7 @@
 //! | `blocks.rs` | block masks |
 //! | `edit.rs` | scores that an expression edits |
 //! | `dropout.rs` | weights that are dropped |
+//! | `dequantize.rs` | q, k and v out of 8 bits |
 //! | `machine.rs` | the vector unit; the two matrix products |
 //! | `pool.rs` | the threads, in forked processes, too |
 //! | `buffer.rs` | working memory: tiles and panels |
@@ -29,6 +30,7 @@ mod backward;
 mod blocks;
 mod buffer;
 mod cut;
+mod dequantize;
 mod dropout;
 mod edit;
 mod exp2;
@@ -46,6 +48,8 @@ mod softmax;
 mod tests;
 pub(crate) mod weights;
 
+use std::mem;
+
 use ferroflash_expression::ElementType;
 use float8::F8E4M3;
 use half::{bf16, f16};
@@ -55,9 +59,10 @@ use crate::dtype::{Dtype, Element, Scalar, Widen};
 use crate::error::ProblemError;
 use crate::lengths::Paged;
 use crate::problem::Problem;
-use crate::tensor::{Location, TensorMut, VectorMut};
+use crate::tensor::{Location, Tensor, TensorMut, VectorMut};
 use crate::validate::{self, Pass};
 use backward::tensors::{self, Elements, TensorGradient};
+use dequantize::Values;
 use machine::Machine;
 use rows::{Scales, View, rows_mut};
 use sequences::Sequences;
@@ -99,6 +104,9 @@ fn typed<T: Element>(
             forward_pass::<T, F8E4M3, T>(machine, problem, operands)
         }
         Pass::Forward => forward_pass::<T, T, T>(machine, problem, operands),
+        Pass::Backward if problem.fp8().is_some() => {
+            backward_pass_in_8_bits::<T>(machine, problem, operands)
+        }
         Pass::Backward => backward_pass::<T>(machine, problem, operands),
         // Planning has refused: this algorithm does not hold the weights.
         Pass::ForwardWithWeights => {
@@ -156,6 +164,22 @@ fn descales<'a>(problem: &Problem, operands: &mut Operands<'a>) -> Option<forwar
         k: vector(operands, Argument::KDescale)?,
         v: vector(operands, Argument::VDescale)?,
     })
+}
+
+/// With q, k and v out of 8 bits.
+fn backward_pass_in_8_bits<T: Element>(
+    machine: Machine,
+    problem: &Problem,
+    operands: &mut Operands,
+) -> Result<(), ProblemError> {
+    let mut operands = mem::take(operands);
+    let q = Values::<T>::take(problem, &mut operands, Argument::Q)?;
+    let k = Values::<T>::take(problem, &mut operands, Argument::K)?;
+    let v = Values::<T>::take(problem, &mut operands, Argument::V)?;
+    for (argument, values) in [(Argument::Q, &q), (Argument::K, &k), (Argument::V, &v)] {
+        operands.put(argument, Tensor::bshd(&values.data, values.shape)?);
+    }
+    backward_pass::<T>(machine, &problem.dequantized(), &mut operands)
 }
 
 fn backward_pass<T: Element>(

@@ -37,7 +37,7 @@ pub fn launches(
             TileShape::Compact | TileShape::Grouped => {
                 short::pack_gqa_log2(&typical, tile_config.block_q.into())
             }
-            TileShape::Default | TileShape::Wide => 0,
+            TileShape::Default | TileShape::Wide | TileShape::OneLevel => 0,
         };
         let tile_rows = tile_config.block_q >> pack_gqa_log2;
         let pages = lengths::pages(checked, tile_config.block_k);
@@ -153,7 +153,7 @@ fn order(
 }
 
 /// The strides of scales.
-fn descales(problem: &Problem) -> Descales {
+pub fn descales(problem: &Problem) -> Descales {
     match problem.fp8() {
         Some(Fp8::PerHead) => Descales {
             batch_stride: problem.heads_k() as u32,
