@@ -29,7 +29,7 @@ _N_PLANS = 4096
 _ALIGNMENT_BYTES = 16
 _ALIGNMENT_ELEMS = {torch.float32: 4, torch.float16: 8, torch.bfloat16: 8, FP8: 8}
 
-NO_BACKWARD = "ferroflash has no backward pass where values are in the keys, or keys and values are in 8 bits"
+NO_BACKWARD = "ferroflash has no backward pass where values are in the keys, or keys and values are in 8 bits and q is not"
 
 # Row statistics are float32.
 _ALIGNMENT_OF_STATISTICS = 4 - 1
@@ -138,6 +138,7 @@ class Plan:
         self.device = q.device
         self.ordinal = q.device.index if q.device.type == "cuda" else None
         self.dtype_o = torch.bfloat16 if q_in_8_bits else q.dtype
+        self.differentiable = q_in_8_bits or not (in_8_bits or head_dim_v is not None)
         scales = _checks.scales_of(k, inputs, batch)
         self.problem = _native.Problem(
             DTYPES[self.dtype_o],
@@ -187,6 +188,10 @@ class Plan:
         bits = q.data_ptr() if self.in_place else q.data_ptr() | k.data_ptr() | v.data_ptr()
         return self.reads and not bits & self.misaligned
 
+    def new_output(self, like: Tensor) -> Tensor:
+        """Memory for o, or for the gradient of a tensor: of its shape, in the type of o."""
+        return _new(like) if self.dtype_o is like.dtype else torch.empty(like.shape, dtype=self.dtype_o, device=like.device)
+
     def readable(self, q: Tensor, *others: Tensor) -> list[Tensor]:
         """Copies that kernels can read; only of q if k and v are read in place."""
         return [_readable(q, self), *(x if self.in_place else _readable(x, self) for x in others)]
@@ -201,7 +206,7 @@ class Plan:
     def backward(self, d_o: Tensor, wanted: tuple[bool, ...] = ()) -> tuple[_native.Call, int] | None:
         """The backward pass for a gradient of o with the strides of this one, and the bytes of its workspace; None if no kernel can read
         them. `wanted`: the tensors of `Beside` whose gradients it computes in addition to those of q, k and v; none if it is empty."""
-        if self.in_place:
+        if not self.differentiable:
             raise NotImplementedError(f"gradients were asked for; {NO_BACKWARD}")
         if "page_table" in self._names:
             raise NotImplementedError("page_table: gradients were asked for; ferroflash has no kernel for those of keys in pages")
@@ -284,7 +289,7 @@ def forward(planned: Plan, q: Tensor, k: Tensor, v: Tensor, beside: Beside = NOT
     if planned.head_dim_v is not None:
         o = q.new_empty((*q.shape[:-1], planned.head_dim_v))
     else:
-        o = _new(q) if planned.dtype_o is q.dtype else torch.empty(q.shape, dtype=planned.dtype_o, device=q.device)
+        o = planned.new_output(q)
     lse = q.new_empty(planned.shape_lse, dtype=torch.float32)
     at = {"q": q.data_ptr(), "k": k.data_ptr(), "o": o.data_ptr(), "lse": lse.data_ptr()}
     if planned.head_dim_v is None:
@@ -307,7 +312,7 @@ def backward(
     if not beside.is_nothing() or not planned.is_of(q, k, v):
         planned = plan(q, k, v, planned.numbers, beside)
     of_lse = None if d_lse is None else Form.of(d_lse)
-    _checks.check_saved(Form.of(q), Form.of(o), Form.of(d_o), Form.of(lse), of_lse, planned.shape_lse)
+    _checks.check_saved(Form.of(q), Form.of(o), Form.of(d_o), Form.of(lse), of_lse, planned.shape_lse, planned.dtype_o)
     if not planned.takes(q, k, v):
         d_o, *copies = (_readable(x, planned) for x in (d_o, q, k, v, o))
         again = plan(*copies[:3], planned.numbers, beside)
@@ -320,7 +325,7 @@ def backward(
     read = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "d_o": d_o}
     if d_lse is not None:
         read["d_lse"] = _contiguous(d_lse, _ALIGNMENT_OF_STATISTICS)
-    written = {"d_q": _new(q), "d_k": _new(k), "d_v": _new(v)}
+    written = {f"d_{name}": planned.new_output(x) for name, x in (("q", q), ("k", k), ("v", v))}
     written |= {f"d_{name}": _new(x) for name, x, asked in zip(beside.names, beside.tensors, wanted) if asked}
     d_read: list[Tensor | None] = []
     if any(wanted[len(beside.names) :]):

@@ -235,11 +235,13 @@ def scales_of(k: Form, inputs: Mapping[str, Form], batch: int) -> str | None:
     return found
 
 
-def check_saved(q: Form, o: Form, d_o: Form, lse: Form, d_lse: Form | None, shape_lse: tuple[int, ...]) -> None:
+def check_saved(
+    q: Form, o: Form, d_o: Form, lse: Form, d_lse: Form | None, shape_lse: tuple[int, ...], dtype_o: torch.dtype
+) -> None:
     """Checks that the other inputs of a backward pass fit q, k and v. Saved tensors may come back changed."""
     for argument, given, shape, dtype in (
-        ("o", o, q.shape, q.dtype),
-        ("d_o", d_o, q.shape, q.dtype),
+        ("o", o, q.shape, dtype_o),
+        ("d_o", d_o, q.shape, dtype_o),
         ("lse", lse, shape_lse, torch.float32),
         ("d_lse", d_lse, shape_lse, torch.float32),
     ):
