@@ -1,9 +1,10 @@
-//! Calls with q, k and v in 8 bits that are refused before any memory is touched.
+//! Calls with q, k and v in 8 bits: what is refused before any memory is touched, and gradients.
 
 use ferroflash::arguments::Argument;
 use ferroflash::error::ProblemError;
 use ferroflash::{
-    Attention, Device, Dtype, Error, Fp8, Inputs, Outputs, Problem, Tensor, TensorMut,
+    Attention, Device, Dtype, Error, Fp8, Gradients, Inputs, OutputGradients, Outputs, Pass,
+    Problem, Saved, Tensor, TensorMut,
 };
 use float8::F8E4M3;
 
@@ -58,4 +59,52 @@ fn scales_that_are_none_are_refused_by_name() {
             assert!(o.iter().all(|&x| x == 7.0));
         }
     }
+}
+
+#[test]
+fn gradients_are_those_of_what_the_numbers_stand_for() {
+    let problem = Problem::builder(Dtype::F32)
+        .seqlen_q(1)
+        .seqlen_k(2)
+        .heads(1)
+        .head_dim(16)
+        .fp8(Fp8::PerTensor)
+        .build()
+        .unwrap();
+    let (of_q, of_k) = (problem.shape_q(), problem.shape_k());
+    // Both keys are alike: each weighs a half. The values stand for 1.5 and 2.5.
+    let codes = |value: f32, n| vec![F8E4M3::from_f32(value); n];
+    let (q, k) = (codes(1.0, 16), codes(1.0, 32));
+    let v = [codes(3.0, 16), codes(5.0, 16)].concat();
+    let given =
+        [(&q, of_q), (&k, of_k), (&v, of_k)].map(|(x, shape)| Tensor::bshd(x, shape).unwrap());
+    let inputs = Inputs::new(&given[0], &given[1], &given[2])
+        .q_descale(&[2f32])
+        .k_descale(&[1f32])
+        .v_descale(&[0.5f32]);
+    let attention = Attention::new(&Device::cpu(), problem).unwrap();
+    let (o, lse, d_o) = ([2f32; 16], [8.0 + 2f32.ln()], [1f32; 16]);
+    let (o, d_o) = (
+        Tensor::bshd(&o, of_q).unwrap(),
+        Tensor::bshd(&d_o, of_q).unwrap(),
+    );
+    let (mut d_q, mut d_k, mut d_v) = (vec![7f32; 16], vec![7f32; 32], vec![7f32; 32]);
+    let mut gradients = Gradients::new(
+        TensorMut::bshd(&mut d_q, of_q).unwrap(),
+        TensorMut::bshd(&mut d_k, of_k).unwrap(),
+        TensorMut::bshd(&mut d_v, of_k).unwrap(),
+    );
+    let saved = Saved::new(&o, &lse);
+    let ran = attention
+        .backward(&inputs, &saved, &OutputGradients::new(&d_o), &mut gradients)
+        .unwrap();
+    assert!(ran.extra_bytes >= 4 * (16 + 32 + 32));
+    // dP − Δ is −8 and 8, each weighs a half, and softmax_scale is a quarter: dK = ∓4 · q / 4, and q stands for 2.
+    let close = |x: f32, expected: f32| assert!((x - expected).abs() < 1e-4, "{x}, {expected}");
+    d_q.iter().for_each(|&x| close(x, 0.0));
+    d_v.iter().for_each(|&x| close(x, 0.5));
+    d_k[..16].iter().for_each(|&x| close(x, -2.0));
+    d_k[16..].iter().for_each(|&x| close(x, 2.0));
+    let plan = attention.explain(Pass::Backward).unwrap().to_string();
+    assert!(plan.contains("taken out of 8 bits"), "{plan}");
 }

@@ -7,7 +7,7 @@ use ferroflash_kernels::params::{SHIFTED, SplitKv};
 use super::Plan;
 use crate::dtype::Dtype;
 use crate::problem::{Precision, Problem};
-use crate::terms::Backend;
+use crate::terms::{Backend, Pass};
 
 /// The values, if they differ from the keys.
 fn values(problem: &Problem) -> String {
@@ -52,10 +52,12 @@ impl fmt::Display for Plan {
             problem
                 .fp8_kv()
                 .map_or(String::new(), |scales| format!(", {scales}")),
-            problem.fp8().map_or(String::new(), |scales| format!(
-                ", {scales}, {}",
-                problem.fp8_sums()
-            )),
+            problem
+                .fp8()
+                .map_or(String::new(), |scales| match self.pass {
+                    Pass::Backward => format!(", {scales}, taken out of 8 bits"),
+                    _ => format!(", {scales}, {}", problem.fp8_sums()),
+                }),
             values(problem),
             problem.expressions(),
             problem.sinks_and_dropout(),

@@ -6,6 +6,10 @@ use std::fmt;
 /// are multiplied in 8 bits (FlashAttention-3, section 3.3): S = Q Kᵀ, and P V, for which P is rounded to e4m3, too. The problem's type is that of o. The value
 /// of an element of q is the element times a scale, from [`Inputs::q_descale`](crate::Inputs::q_descale); likewise for k and v.
 ///
+/// [`Attention::backward`](crate::Attention::backward) takes q, k and v out of 8 bits first: what they stand for, rounded to the problem's type, which its products and
+/// the gradients have. Gradients are those of these numbers. On a GPU any algorithm's backward pass runs behind it, so there is more of it than of the forward pass:
+/// every compute capability from 8.0 on, and dropout aside every option.
+///
 /// lse is f32. The error is that of rounding to three bits of mantissa, of the inputs, which the caller rounds, and of P; a GPU's tensor cores also cut the sums
 /// of products after 14 bits: see [`Fp8Sums`]. On a CPU P is not rounded, and sums are f32.
 ///

@@ -20,10 +20,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from . import _call
 from ._call import Beside, Numbers
-from ._checks import FP8, default_scale, number
+from ._checks import DTYPES, FP8, Form, check, default_scale, number
 from ._refuse import window
+from ._spelling import spelled
+from ._torch import _are_plain, _cast, _gradients, _keep, attend
 
 __all__ = ["flash_attn_func", "quantize"]
 
@@ -63,6 +64,7 @@ def flash_attn_func(
         ValueError: a shape or a size is not allowed.
         NotImplementedError: no kernel supports the call; the text lists every candidate with its reason.
     """
+    q, k, v = _cast(q, k, v)
     _check(q, k, v)
     head_dim = q.shape[-1]
     if hadamard and head_dim.bit_count() != 1:
@@ -74,52 +76,90 @@ def flash_attn_func(
 
 
 def quantize(x: Tensor, heads_k: int | None = None) -> tuple[Tensor, Tensor]:
-    """A tensor in e4m3, and its scales: an element stands for the number times its scale.
+    """A tensor in e4m3, and its scales: an element stands for the number times its scale. Without gradients.
 
     Args:
-        x: `[batch, seqlen, heads, head_dim]`, finite.
+        x: `[batch, seqlen, heads, head_dim]`; bfloat16, float16 or float32. What shares its scale with a number that is not finite is NaN.
         heads_k: heads of keys, whose number divides that of the heads: heads that share one share its scale. None: each head has its own.
 
     Returns:
-        `[batch, seqlen, heads, head_dim]` of `torch.float8_e4m3fn`; float32 `[batch, heads_k]`, amax / 448, or 1 where all numbers are 0.
+        `[batch, seqlen, heads, head_dim]` of `torch.float8_e4m3fn`, contiguous; float32 `[batch, heads_k]`, amax / 448, or 1 where all
+        numbers are 0 or one is not finite.
+
+    Raises:
+        TypeError: x is no tensor, or of a type that is not allowed.
+        ValueError: x has not four dimensions, or heads_k does not divide its heads.
     """
-    batch, _, heads, _ = x.shape
+    _check_form("x", x, tuple(DTYPES))
+    heads = x.shape[2]
     heads_k = heads if heads_k is None else heads_k
     if heads_k < 1 or heads % heads_k != 0:
         raise ValueError(f"x has {heads} heads; needed: a multiple of heads_k, {heads_k}")
-    amax = x.abs().amax((1, 3)).float() if x.shape[1] > 0 else x.new_zeros(batch, heads, dtype=torch.float32)
-    amax = amax.view(batch, heads_k, -1).amax(2)
-    descale = torch.where(amax > 0, amax / _GREATEST, 1.0)
-    factors = descale.reciprocal().repeat_interleave(heads // heads_k, 1)[:, None, :, None]
-    return (x * factors).clamp(-_GREATEST, _GREATEST).to(FP8, memory_format=torch.contiguous_format), descale
+    (rounded,), (descale,) = _quantize((x,), heads_k)
+    return rounded, descale
+
+
+@torch.no_grad()
+def _quantize(tensors: Sequence[Tensor], heads_k: int) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    """As `quantize`, of several tensors: their scales are computed together, since each operation on a few numbers takes as long as one on many."""
+    groups = [x.unflatten(2, (heads_k, x.shape[2] // heads_k)) for x in tensors]
+    amax = torch.stack([_amax(x) for x in groups])
+    finite = amax < math.inf
+    # The reciprocal of a smaller scale may be infinite.
+    descales = torch.where((amax > 0) & finite, (amax / _GREATEST).clamp_min(torch.finfo(torch.float32).tiny), 1.0)
+    factors = torch.where(finite, descales.reciprocal(), math.nan)[:, :, None, :, None, None]
+    # No product is far enough above the greatest number to be rounded to another.
+    rounded = [(x * f).flatten(2, 3).to(FP8, memory_format=torch.contiguous_format) for x, f in zip(groups, factors, strict=True)]
+    return rounded, descales.unbind()
+
+
+def _amax(groups: Tensor) -> Tensor:
+    """The greatest absolute values of `[batch, seqlen, heads_k, group, head_dim]`, `[batch, heads_k]`."""
+    if groups.numel() == 0:
+        return groups.new_zeros(groups.shape[0], groups.shape[2], dtype=torch.float32)
+    return torch.linalg.vector_norm(groups, math.inf, (1, 3, 4), dtype=torch.float32)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Checks what the checks of a call do not see, which is given rounded tensors."""
+    """Checks what the checks of the call with rounded tensors do not see, or see too late."""
     for argument, given in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(given, Tensor):
-            raise TypeError(f"{argument} is {type(given).__name__}; allowed: torch.Tensor")
-        if given.dtype not in _TYPES:
-            raise TypeError(f"{argument} is {given.dtype}; allowed: {', '.join(map(str, _TYPES))}")
-        if given.dtype != q.dtype:
-            raise TypeError(f"{argument} is {given.dtype}; needed: {q.dtype}, as q")
-        if given.dim() != 4:
-            raise ValueError(f"{argument} has the shape {list(given.shape)}; allowed: [batch, seqlen, heads, head_dim]")
+        _check_form(argument, given, _TYPES)
+    check(Form.of(q), Form.of(k), Form.of(v))
     heads_q, heads_k = q.shape[2], k.shape[2]
     if heads_k < 1 or heads_q % heads_k != 0:
         raise ValueError(f"q has {heads_q} heads; needed: a multiple of those of k, {heads_k}")
-    if v.shape != k.shape:
-        raise ValueError(f"v has the shape {list(v.shape)}; needed: {list(k.shape)}, as k")
+
+
+def _check_form(argument: str, given: object, types: Sequence[torch.dtype]) -> None:
+    if not isinstance(given, Tensor):
+        raise TypeError(f"{argument} is {type(given).__name__}; allowed: torch.Tensor")
+    if given.dtype not in types:
+        raise TypeError(f"{argument} is {given.dtype}; allowed: {', '.join(map(str, types))}")
+    if given.dim() != 4:
+        raise ValueError(f"{argument} has the shape {list(given.shape)}; allowed: [batch, seqlen, heads, head_dim]")
+
+
+def _rotation(like: Tensor) -> Tensor:
+    """An orthogonal matrix for a tensor's columns: signs, then a Hadamard transform."""
+    size, device, dtype = like.shape[-1], like.device, like.dtype
+    # What a compiler or a mode makes is not kept: it need not be a tensor with numbers.
+    return _kept_rotation(size, device, dtype) if _are_plain(like) else _new_rotation(size, device).to(dtype)
 
 
 @functools.cache
-def _rotation(head_dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """An orthogonal matrix: signs, then a Hadamard transform."""
-    matrix = torch.ones(1, 1)
-    while matrix.shape[0] < head_dim:
+def _kept_rotation(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    # The copy waits: any stream may read it.
+    return _new_rotation(size, torch.device("cpu")).to(device, dtype)
+
+
+def _new_rotation(size: int, device: torch.device) -> Tensor:
+    matrix = torch.ones(1, 1, device=device)
+    while matrix.shape[0] < size:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
-    signs = torch.randint(2, (head_dim, 1), generator=torch.Generator().manual_seed(1)) * 2 - 1
-    return (signs * matrix / math.sqrt(head_dim)).to(device, dtype)
+    at = torch.arange(size, device=device)
+    # As good as random, and the same everywhere.
+    signs = 1 - 2 * (at * at * 2654435761 // 65536 % 2)
+    return signs[:, None] * matrix / math.sqrt(size)
 
 
 class _Attention(torch.autograd.Function):
@@ -128,23 +168,22 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, numbers: Numbers, hadamard: bool) -> tuple[Tensor, Tensor]:
         ctx.dtype, ctx.numbers = q.dtype, numbers
-        ctx.rotation = _rotation(q.shape[-1], q.device, q.dtype) if hadamard else None
+        ctx.rotation = _rotation(q) if hadamard else None
         if ctx.rotation is not None:
             q, k = q @ ctx.rotation, k @ ctx.rotation
-        heads_k = k.shape[2]
-        rounded, descales = zip(*(quantize(x, heads_k) for x in (q, k, v)), strict=True)
-        beside = _beside(descales)
-        o, lse = _call.forward(_call.plan(*rounded, numbers, beside), *rounded, beside)
-        ctx.save_for_backward(*rounded, o, lse, *descales)
+        rounded, descales = _quantize((q, k, v), k.shape[2])
+        o, lse = attend(*rounded, numbers, _beside(descales))
+        _keep(ctx, *rounded, o, lse, *descales)
         return o.to(ctx.dtype), lse
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, d_o: Tensor, d_lse: Tensor | None):
+    def backward(ctx, d_o: Tensor | None, d_lse: Tensor | None):
+        # Read once: a checkpoint computes them for it.
         *saved, q_descale, k_descale, v_descale = ctx.saved_tensors
-        beside = _beside((q_descale, k_descale, v_descale))
-        planned = _call.plan(*saved[:3], ctx.numbers, beside)
-        d_q, d_k, d_v = (x.to(ctx.dtype) for x in _call.backward(planned, d_o.to(planned.dtype_o), d_lse, saved, beside))
+        o = saved[3]
+        d_o = torch.zeros_like(o) if d_o is None else d_o.to(o.dtype)
+        options = spelled(ctx.numbers, _beside((q_descale, k_descale, v_descale)))
+        d_q, d_k, d_v = (x.to(ctx.dtype) for x in _gradients(d_o, d_lse, saved, options, ()))
         if ctx.rotation is not None:
             d_q, d_k = d_q @ ctx.rotation.T, d_k @ ctx.rotation.T
         return d_q, d_k, d_v, None, None
