@@ -21,7 +21,7 @@
 //! # Guarantees of every function
 //!
 //! - o = softmax(q·kᵀ · softmax_scale, masked) · v, exactly, in memory that grows with the length and not with its square.
-//! - q, k and v are bf16, f16 or f32, of one type; a cache may be f8e4m3. Sums are f32. On a GPU products of f32 are computed in tf32.
+//! - q, k and v are bf16, f16 or f32, of one type; a cache may be f8e4m3, and [`flash_attn_fp8`] multiplies in 8 bits. Sums are f32. On a GPU products of f32 are computed in tf32.
 //! - Query head `h` reads key and value head `h / (heads_q / heads_k)`: one KV head is MQA, fewer than query heads GQA.
 //! - Any strides are accepted, as long as the last dimension is contiguous: `transpose(1, 2)` costs no copy.
 //! - Masks are aligned to the bottom right: query `i` has the position `i + seqlen_k − seqlen_q` among the keys. A
@@ -37,6 +37,7 @@
 
 mod dense;
 mod expressed;
+mod fp8;
 mod mla;
 mod varlen;
 mod with_lse;
@@ -91,6 +92,7 @@ pub use ferroflash::arguments::Argument;
 /// Types of the closures of [`Score::new`] and [`Mask::new`].
 pub use ferroflash::expression;
 pub use ferroflash::{Mask, MaskExpression, Score};
+pub use fp8::flash_attn_fp8;
 pub use kv_cache::KvCache;
 pub use mla::flash_mla_with_kvcache;
 pub use options::Options;

@@ -2,7 +2,7 @@
 //!
 //! [`Attention`] returns o and keeps lse in its [`Call`]. [`Lse`] is a separate node that returns lse. Both differentiate by [`Backward`], from the
 //! gradient of o or from that of lse: candle gives a node the gradient of its one result. [`Carrying`] is attention whose backward pass computes
-//! more gradients than candle's operations can return: see [`crate::carried`].
+//! more gradients than candle's operations can return: see [`crate::carried`]. [`Rounded`] computes with other tensors than candle differentiates by.
 
 use std::sync::{Arc, OnceLock};
 
@@ -29,6 +29,12 @@ struct Carrying {
     passed: Arc<Passed>,
 }
 
+/// q, k and v → o, of what they have been rounded to.
+struct Rounded {
+    call: Call,
+    rounded: [Tensor; 3],
+}
+
 /// q, k and v → lse, after [`Attention`] has run.
 struct Lse {
     call: Arc<Call>,
@@ -53,6 +59,15 @@ pub(crate) fn attention(checked: Checked) -> Result<Tensor> {
     let (passed, token) = Passed::chain(&chain, v.device())?;
     let v = v.clone();
     q.apply_op3(&k, &token, Carrying { call, v, passed })
+}
+
+/// Runs a forward pass on what q, k and v have been rounded to: o, in the shape of q. Gradients go to q, k and v.
+pub(crate) fn rounded_attention(
+    [q, k, v]: [Tensor; 3],
+    rounded: [Tensor; 3],
+    call: Call,
+) -> Result<Tensor> {
+    q.apply_op3(&k, &v, Rounded { call, rounded })
 }
 
 /// Runs a forward pass: o, in the shape of q, and lse, f32.
@@ -186,6 +201,39 @@ impl CustomOp3 for Carrying {
         let carried = carried.into_iter().map(Some);
         self.passed.put(carried.chain([d_v]).collect());
         Ok((d_q, d_k, Some(token.zeros_like()?)))
+    }
+}
+
+impl Rounded {
+    fn forward<P: Place>(&self, [q, ..]: [Stored<P>; 3]) -> Result<(P::Storage, Shape)> {
+        let held = self.rounded.each_ref().map(Tensor::storage_and_layout);
+        let place = P::of(q.0)?.location();
+        let stored = |at: usize, name| match P::find(&held[at].0) {
+            Some(storage) => Ok((storage, held[at].1)),
+            None => Err(elsewhere(name, &self.rounded[at], place)),
+        };
+        let inputs = [stored(0, "q")?, stored(1, "k")?, stored(2, "v")?];
+        Ok((self.call.forward::<P>(inputs)?, q.1.shape().clone()))
+    }
+}
+
+impl CustomOp3 for Rounded {
+    fn name(&self) -> &'static str {
+        "ferroflash-fp8"
+    }
+
+    on_three!(forward);
+
+    fn bwd(
+        &self,
+        _q: &Tensor,
+        _k: &Tensor,
+        _v: &Tensor,
+        o: &Tensor,
+        d_o: &Tensor,
+    ) -> Result<Gradients> {
+        let (gradients, _) = Backward::run(&self.call, self.rounded.each_ref(), o, d_o, None)?;
+        Ok(gradients)
     }
 }
 

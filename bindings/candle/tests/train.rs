@@ -125,6 +125,18 @@ fn and_in_the_small_types() -> Result<()> {
     compare(DType::F16, 0.05)
 }
 
+/// Attention in 8 bits costs less than two trainings from other weights differ by.
+#[test]
+fn in_8_bits_the_loss_follows() -> Result<()> {
+    let (exact, _) = trained(DType::BF16, Backend::Ferroflash)?;
+    let (in_8_bits, _) = trained(DType::BF16, Backend::Fp8)?;
+    assert_ne!(exact, in_8_bits);
+    for (step, (a, b)) in exact.iter().zip(&in_8_bits).enumerate() {
+        assert!((a - b).abs() <= 0.05, "step {step}: {a} and {b}");
+    }
+    Ok(())
+}
+
 #[test]
 fn an_overflow_skips_the_step_and_halves_the_scale() -> Result<()> {
     let text = lesson();

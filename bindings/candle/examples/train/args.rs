@@ -12,7 +12,7 @@ pub struct Args {
     /// Sizes for a CPU (two minutes on two cores) or for a GPU; the options below change single ones
     #[arg(long, value_enum, default_value = "small")]
     pub preset: Preset,
-    /// What computes attention; `both` trains once with each, from the same weights on the same batches
+    /// What computes attention; `both` trains once with each, `fp8` with ferroflash in the type and in 8 bits, from the same weights on the same batches
     #[arg(long, value_enum, default_value = "ferroflash")]
     pub attention: Choice,
     /// Where tensors lie; `cuda` wants the feature of this name
@@ -94,6 +94,7 @@ pub enum Choice {
     Ferroflash,
     Candle,
     Both,
+    Fp8,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -11,6 +11,8 @@ use candle_core::{D, DType, Device, Result, Tensor};
 pub enum Backend {
     /// `candle_ferroflash::flash_attn`.
     Ferroflash,
+    /// `candle_ferroflash::flash_attn_fp8`: products of the forward pass in 8 bits.
+    Fp8,
     /// matmul, softmax, matmul.
     Candle,
 }
@@ -62,6 +64,7 @@ impl Attention {
         let scale = 1.0 / (q.dim(D::Minus1)? as f64).sqrt();
         match self.backend {
             Backend::Ferroflash => candle_ferroflash::flash_attn(q, k, v, scale as f32, true),
+            Backend::Fp8 => candle_ferroflash::flash_attn_fp8(q, k, v, scale as f32, None, Some(0)),
             Backend::Candle => materialised(q, k, v, scale),
         }
     }
@@ -96,6 +99,7 @@ impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Backend::Ferroflash => "ferroflash",
+            Backend::Fp8 => "ferroflash, 8 bits",
             Backend::Candle => "candle",
         })
     }

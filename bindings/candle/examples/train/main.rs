@@ -155,7 +155,7 @@ fn introduce(plan: &Plan) {
     );
 }
 
-/// One training, or for `both` three: the third, with other initial weights, says how much a difference means.
+/// One training, or for `both` and `fp8` three: the third, with other initial weights, says how much a difference means.
 fn run(plan: &Plan, choice: Choice, seed: u64) -> Result<Vec<Training>> {
     let start = |label: &str, backend, weights_seed| {
         println!("training: {label}");
@@ -164,13 +164,17 @@ fn run(plan: &Plan, choice: Choice, seed: u64) -> Result<Vec<Training>> {
     match choice {
         Choice::Ferroflash => Ok(vec![start("ferroflash", Backend::Ferroflash, seed)?]),
         Choice::Candle => Ok(vec![start("candle", Backend::Candle, seed)?]),
-        Choice::Both => {
+        Choice::Both | Choice::Fp8 => {
             let mut trainings = vec![start("ferroflash", Backend::Ferroflash, seed)?];
-            match start("candle", Backend::Candle, seed) {
+            let (label, other) = match choice {
+                Choice::Fp8 => ("ferroflash, 8 bits", Backend::Fp8),
+                _ => ("candle", Backend::Candle),
+            };
+            match start(label, other, seed) {
                 Ok(training) => trainings.push(training),
                 // Without its loss curve there is nothing to compare with: no third training either.
                 Err(error) if out_of_memory(&error) => {
-                    println!("candle: out of memory ({error})");
+                    println!("{label}: out of memory ({error})");
                     return Ok(trainings);
                 }
                 Err(error) => return Err(error),
@@ -190,7 +194,7 @@ fn out_of_memory(error: &anyhow::Error) -> bool {
         .any(|words| text.contains(words))
 }
 
-/// How far the curves of `both` lie apart, and how far two seeds do.
+/// How far the curves of `both` or `fp8` lie apart, and how far two seeds do.
 fn compare(trainings: &[Training]) {
     let [ours, candles, others] = trainings else {
         return;

@@ -1,0 +1,93 @@
+//! Attention in 8 bits beside candle's own operations on the rounded numbers, forward and backward.
+
+mod support;
+
+use candle_core::{DType, Device, Result, Tensor, Var};
+use candle_ferroflash::flash_attn_fp8;
+use support::{Case, assert_close, naive, refusal, widened};
+
+const CPU: &Device = &Device::Cpu;
+
+/// What a tensor stands for when it has been rounded, with the scales of each sequence and head of keys.
+fn rounded(x: &Tensor, heads_k: usize) -> Result<Tensor> {
+    let (batch, _, heads, _) = x.dims4()?;
+    let mut of_heads = Vec::new();
+    for entry in 0..batch {
+        for head in 0..heads {
+            let first = head / (heads / heads_k) * (heads / heads_k);
+            let group = x.narrow(0, entry, 1)?.narrow(2, first, heads / heads_k)?;
+            let amax = group.abs()?.flatten_all()?.max(0)?.to_scalar::<f32>()?;
+            of_heads.push(if amax == 0.0 { 1.0 } else { amax / 448.0 });
+        }
+    }
+    let of_heads = Tensor::from_vec(of_heads, (batch, 1, heads, 1), CPU)?;
+    let codes = x.broadcast_div(&of_heads)?.to_dtype(DType::F8E4M3)?;
+    codes.to_dtype(DType::F32)?.broadcast_mul(&of_heads)
+}
+
+#[test]
+fn values_and_gradients_are_those_of_the_rounded_tensors() -> Result<()> {
+    let windowed = Case {
+        left: Some(9),
+        right: Some(0),
+        seqlen_k: 50,
+        ..Case::PLAIN
+    };
+    let causal = Case {
+        right: Some(0),
+        head_dim: 64,
+        ..Case::PLAIN
+    };
+    for case in [Case::PLAIN, windowed, causal] {
+        for dtype in [DType::F32, DType::BF16] {
+            let variables = case.variables(dtype)?;
+            let [q, k, v] = &variables;
+            let weights = case.weights(dtype)?;
+            let o = flash_attn_fp8(q, k, v, case.scale(), case.left, case.right)?;
+            assert_eq!((o.dims(), o.dtype()), (q.dims(), dtype));
+            let gradients = (&o * &weights)?.sum_all()?.backward()?;
+
+            let wide = [q, k, v].map(|x| widened(x)?.detach().to_dtype(DType::F32));
+            let [q8, k8, v8] = wide.map(|x| Var::from_tensor(&rounded(&x?, case.heads_k)?));
+            let rounded = [q8?, k8?, v8?];
+            let [q8, k8, v8] = &rounded;
+            let (expected, _) = naive(q8, k8, v8, case)?;
+            let weights = weights.to_dtype(DType::F32)?;
+            let theirs = (&expected * &weights)?.sum_all()?.backward()?;
+            let (allowed, of_gradients) = match dtype {
+                DType::F32 => (1e-5, 1e-4),
+                _ => (1.0 / 128.0, 2e-2),
+            };
+            assert_close("o", &o, &expected, allowed);
+            for (at, (own, other)) in variables.iter().zip(&rounded).enumerate() {
+                let found = gradients.get(own).expect("a gradient");
+                assert_eq!(found.dtype(), dtype);
+                let other = theirs.get(other).expect("a gradient");
+                assert_close(&format!("gradient {at}"), found, other, of_gradients);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn zeros_and_empty_tensors() -> Result<()> {
+    let zeros = Tensor::zeros((1, 5, 2, 16), DType::F32, CPU)?;
+    let o = flash_attn_fp8(&zeros, &zeros, &zeros, 0.25, None, None)?;
+    assert_close("o", &o, &zeros, 0.0);
+    let none = Tensor::zeros((1, 0, 2, 16), DType::F32, CPU)?;
+    let o = flash_attn_fp8(&zeros, &none, &none, 0.25, None, None)?;
+    assert_close("o without keys", &o, &zeros, 0.0);
+    Ok(())
+}
+
+#[test]
+fn refusals() -> Result<()> {
+    let q = Tensor::zeros((1, 5, 2, 16), DType::F32, CPU)?;
+    let k = Tensor::zeros((1, 5, 2, 16), DType::BF16, CPU)?;
+    let refused = refusal(flash_attn_fp8(&q, &k, &k, 0.25, None, None));
+    assert!(refused.starts_with("k is"), "{refused}");
+    let refused = refusal(flash_attn_fp8(&q, &q, &q, -1.0, None, None));
+    assert!(refused.contains("softmax_scale"), "{refused}");
+    Ok(())
+}
