@@ -157,7 +157,7 @@ mod tests {
         }
     }
 
-    const KINDS: [&str; 14] = [
+    const KINDS: [&str; 17] = [
         "forward bf16 128 causal",
         "backward bf16 128 causal",
         "forward f16 64",
@@ -172,6 +172,9 @@ mod tests {
         "forward f32 64 causal full",
         "backward bf16 64 causal fastest",
         "forward bf16 128 block-mask",
+        "forward bf16 128 causal fp8",
+        "forward f16 96 fp8 one-level",
+        "backward bf16 128 causal fp8",
     ];
 
     /// Calls of any size find their kernels among those compiled ahead.
