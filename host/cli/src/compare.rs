@@ -40,11 +40,16 @@ pub enum Rounding {
     Tf32,
     /// IEEE binary32.
     F32,
+    /// q, k, v and the weights of the forward pass in 8 bits.
+    E4m3,
 }
 
 impl Rounding {
-    /// That of a problem on a backend. The processor multiplies f32 as they are.
+    /// That of a problem on a backend. The processor multiplies f32 as they are, and does not round weights.
     pub fn of(problem: &Problem, backend: Backend) -> Rounding {
+        if problem.fp8().is_some() && backend != Backend::Cpu {
+            return Rounding::E4m3;
+        }
         match (problem.dtype(), problem.precision()) {
             (Dtype::Bf16, _) => Rounding::Bf16,
             (Dtype::F16, _) => Rounding::F16,
@@ -57,6 +62,9 @@ impl Rounding {
 /// Half a unit in the last place, relative to 1. Scores, and so lse, are f32 but for products of tf32.
 fn unit(name: &str, rounding: Rounding) -> f64 {
     match (name, rounding) {
+        ("o", Rounding::E4m3) => 2f64.powi(-6),
+        ("lse", Rounding::E4m3) => 2f64.powi(-10),
+        (_, Rounding::E4m3) => 2f64.powi(-8),
         (_, Rounding::Tf32) => 2f64.powi(-11),
         ("lse", _) | (_, Rounding::F32) => 2f64.powi(-22),
         (_, Rounding::Bf16) => 2f64.powi(-8),

@@ -7,6 +7,7 @@ use ferroflash::{
     Attention, Device, Error, Gradients, Inputs, Layout, OutputGradients, Outputs, Pass, Problem,
     Queue, Ran, Saved, Scalar, Tensor, TensorMut, Vector, VectorMut,
 };
+use float8::F8E4M3;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
@@ -115,6 +116,57 @@ impl<T: Scalar> Memory<T> {
     }
 }
 
+/// q, k and v in 8 bits, and the scale that all of them have.
+#[derive(Debug)]
+struct Codes {
+    q: Memory<F8E4M3>,
+    k: Memory<F8E4M3>,
+    v: Memory<F8E4M3>,
+    descale: Memory<f32>,
+}
+
+impl Codes {
+    /// Of numbers of a standard normal distribution, which are far smaller than e4m3's greatest.
+    const DESCALE: f32 = 1.0 / 64.0;
+
+    /// Random ones.
+    fn random(problem: &Problem, random: &mut SmallRng, place: Place) -> Result<Codes, Failure> {
+        let mut filled = |shape: [usize; 4]| {
+            let numbers: Vec<f32> = normal(shape.iter().product(), random)?;
+            let codes = numbers.iter().map(|x| F8E4M3::from_f32(x / Codes::DESCALE));
+            Memory::new(codes.collect(), place)
+        };
+        Ok(Codes {
+            q: filled(problem.shape_q())?,
+            k: filled(problem.shape_k())?,
+            v: filled(problem.shape_v())?,
+            descale: Memory::new(vec![Codes::DESCALE], place)?,
+        })
+    }
+
+    /// A copy on the host.
+    fn on_host(&self, stream: StreamRef) -> Result<Codes, Failure> {
+        Ok(Codes {
+            q: self.q.copy(stream, None)?,
+            k: self.k.copy(stream, None)?,
+            v: self.v.copy(stream, None)?,
+            descale: self.descale.copy(stream, None)?,
+        })
+    }
+
+    /// What a call is given.
+    fn inputs(&self, problem: &Problem) -> Result<Inputs<'_>, ProblemError> {
+        Ok(Inputs::new(
+            &self.q.tensor(problem.shape_q())?,
+            &self.k.tensor(problem.shape_k())?,
+            &self.v.tensor(problem.shape_v())?,
+        )
+        .q_descale(self.descale.vector())
+        .k_descale(self.descale.vector())
+        .v_descale(self.descale.vector()))
+    }
+}
+
 /// What both passes read.
 #[derive(Debug)]
 pub struct Operands<T: Bytes> {
@@ -122,6 +174,8 @@ pub struct Operands<T: Bytes> {
     q: Memory<T>,
     k: Memory<T>,
     v: Memory<T>,
+    /// In place of q, k and v where they are in 8 bits.
+    codes: Option<Codes>,
     lengths: ByArgument<Option<Memory<i32>>>,
     block_mask: Option<Memory<u8>>,
     sinks: Option<Memory<f32>>,
@@ -138,6 +192,7 @@ impl<T: Bytes> Operands<T> {
             q: of(&input.q.bytes),
             k: of(&input.k.bytes),
             v: of(&input.v.bytes),
+            codes: None,
             lengths: ByArgument::from_fn(|of| Some(Memory::Host(lengths.get(of)?.to_vec()))),
             block_mask: input
                 .block_mask
@@ -165,6 +220,11 @@ impl<T: Bytes> Operands<T> {
             q: self.q.copy(stream, None)?,
             k: self.k.copy(stream, None)?,
             v: self.v.copy(stream, None)?,
+            codes: self
+                .codes
+                .as_ref()
+                .map(|codes| codes.on_host(stream))
+                .transpose()?,
             lengths,
             block_mask: copied(&self.block_mask, stream)?,
             sinks: copied(&self.sinks, stream)?,
@@ -175,11 +235,14 @@ impl<T: Bytes> Operands<T> {
     /// What a call is given.
     pub fn inputs(&self) -> Result<Inputs<'_>, ProblemError> {
         let problem = &self.problem;
-        let mut inputs = Inputs::new(
-            &self.q.tensor(problem.shape_q())?,
-            &self.k.tensor(problem.shape_k())?,
-            &self.v.tensor(problem.shape_v())?,
-        );
+        let mut inputs = match &self.codes {
+            Some(codes) => codes.inputs(problem)?,
+            None => Inputs::new(
+                &self.q.tensor(problem.shape_q())?,
+                &self.k.tensor(problem.shape_k())?,
+                &self.v.tensor(problem.shape_v())?,
+            ),
+        };
         for (argument, vector) in self.lengths.iter() {
             if let Some(vector) = vector {
                 inputs = inputs.with(argument, vector.vector());
@@ -271,14 +334,24 @@ impl<T: Bytes> Tensors<T> {
         }
         let mut filled =
             |shape: [usize; 4]| Memory::new(normal(shape.iter().product(), random)?, place);
-        let (q, k) = (filled(problem.shape_q())?, filled(problem.shape_k())?);
-        let (v, d_o) = (filled(problem.shape_v())?, filled(problem.shape_o())?);
+        let in_8_bits = problem.fp8().is_some();
+        let mut input = |shape: [usize; 4]| match in_8_bits {
+            true => Memory::new(Vec::new(), None),
+            false => filled(shape),
+        };
+        let (q, k) = (input(problem.shape_q())?, input(problem.shape_k())?);
+        let (v, d_o) = (input(problem.shape_v())?, filled(problem.shape_o())?);
+        let codes = match in_8_bits {
+            true => Some(Codes::random(&problem, random, place)?),
+            false => None,
+        };
         let given = Given::random(named, &problem, random)?;
         let operands = Operands {
             problem,
             q,
             k,
             v,
+            codes,
             lengths: of_place,
             block_mask: None,
             sinks: match problem.has_sinks() {

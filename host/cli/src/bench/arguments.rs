@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
-use ferroflash::{Dtype, Fp8Kv, Order, Pass, Precision, SplitKv};
+use ferroflash::{Dtype, Fp8Kv, Fp8Sums, Order, Pass, Precision, SplitKv};
 use ferroflash_expression::named::{NamedMask, NamedScore};
 
 use super::subject::Effort;
@@ -79,6 +79,10 @@ pub struct BenchArguments {
     /// Type of the elements.
     #[arg(long, default_value = "bf16", value_parser = dtype())]
     pub dtype: Dtype,
+    /// q, k and v in e4m3, multiplied in 8 bits in the forward pass, with sums of these levels over the keys; o has the type of --dtype. Random numbers are
+    /// rounded with one scale for each tensor. The rows name it.
+    #[arg(long, conflicts_with_all = ["decode", "compare", "dropout", "values_in_keys"], value_name = "two-levels|one-level", value_parser = fp8_sums())]
+    pub fp8: Option<Fp8Sums>,
     /// How exact products of f32 tensors are on a GPU: `tensor`, tf32; or `full`, three products of tf32 in place of one.
     #[arg(long, default_value = "tensor", value_name = "tensor|full")]
     pub precision: Precision,
@@ -154,6 +158,22 @@ fn kv_dtype() -> impl TypedValueParser<Value = KvScales> {
     one_of(&[
         (&["same"], "That of queries", None),
         (&["e4m3"], "8 bits", Some(Fp8Kv::PerSequence)),
+    ])
+}
+
+/// Takes levels of sums.
+fn fp8_sums() -> impl TypedValueParser<Value = Fp8Sums> {
+    one_of(&[
+        (
+            &["two-levels"],
+            "A sum for each block of keys, added in f32",
+            Fp8Sums::TwoLevels,
+        ),
+        (
+            &["one-level"],
+            "Faster: one sum, of 14 bits",
+            Fp8Sums::OneLevel,
+        ),
     ])
 }
 
@@ -259,7 +279,12 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{other}");
             BenchArguments::parse(other).unwrap();
         }
-        for other in ["--sinks", "--dropout 0.1", "--hdims-v 64"] {
+        for other in [
+            "--sinks",
+            "--dropout 0.1",
+            "--hdims-v 64",
+            "--fp8 two-levels",
+        ] {
             let error = BenchArguments::parse(&format!("--decode {other}")).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{other}");
         }

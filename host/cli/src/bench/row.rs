@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ferroflash::{Algorithm, Backend, Device, Dtype, Order, Pass, Precision, SplitKv};
+use ferroflash::{Algorithm, Backend, Device, Dtype, Fp8Sums, Order, Pass, Precision, SplitKv};
 use ferroflash_lab::compare::{Figures, Line, own_reason};
 use ferroflash_lab::estimate::Gpu;
 use ferroflash_lab::words::{flops, pass_word};
@@ -144,6 +144,10 @@ impl Row {
                 .pages()
                 .map(|pages| format!("-page{}", pages.page_size())),
             given(problem.fp8_kv().is_some(), "-e4m3"),
+            problem.fp8().map(|_| match problem.fp8_sums() {
+                Fp8Sums::TwoLevels => "-fp8".to_owned(),
+                Fp8Sums::OneLevel => "-fp8-one-level".to_owned(),
+            }),
             given(latent, "-latent"),
             given(!latent && columns_v != columns, &format!("-v{columns_v}")),
             given(self.case.cache_lengths == CacheLengths::Device, "-seqused"),
@@ -194,7 +198,7 @@ impl Row {
     fn bytes(&self) -> f64 {
         let p = &self.case.problem;
         let elems = |shape: [usize; 4]| shape.iter().product::<usize>() as f64;
-        let n_q = elems(p.shape_q()) + elems(p.shape_o());
+        let (n_q, n_o) = (elems(p.shape_q()), elems(p.shape_o()));
         let n_v = match p.values_in_keys() {
             true => 0.0,
             false => elems(p.shape_v()),
@@ -202,11 +206,12 @@ impl Row {
         let n_k = elems(p.shape_k()) + n_v;
         let rows = (p.shape_lse().iter().product::<usize>() * size_of::<f32>()) as f64;
         let element = p.dtype().size_bytes() as f64;
+        let [of_q, of_k] = [p.dtype_q(), p.dtype_k()].map(|dtype| dtype.size_bytes() as f64);
+        let forward = n_q * of_q + n_k * of_k + n_o * element + rows;
         match self.case.pass {
-            // q, k, v, o, d_o, d_q, d_k, d_v.
-            Pass::Backward => 2.0 * (n_q + n_k) * element + rows,
-            // q, k, v, o.
-            _ => n_q * element + n_k * p.dtype_k().size_bytes() as f64 + rows,
+            // d_o, d_q, d_k, d_v in addition.
+            Pass::Backward => forward + (n_q + n_k + n_o) * element,
+            _ => forward,
         }
     }
 
