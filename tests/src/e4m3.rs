@@ -124,9 +124,8 @@ fn check_gradients(
     device: impl Fn(u64) -> Result<Device, String>,
 ) -> Result<Option<f64>, String> {
     let case = &e4m3.case;
-    // What comes behind the kernel that takes them out is any algorithm's; flash3 has none of f32, and flash2 none of so many columns.
+    // What comes behind the kernel that takes them out is any algorithm's; flash3 has none of f32.
     let algorithm = match (algorithm, case.dtype) {
-        (Algorithm::Flash3, Dtype::F32) if case.sizes.head_dim > 128 => Algorithm::Standard,
         (Algorithm::Flash3, Dtype::F32) => Algorithm::Flash2,
         (other, _) => other,
     };

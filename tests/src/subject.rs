@@ -364,6 +364,7 @@ const WIDE_SOON: Thresholds = Thresholds {
     wide_queries: 0,
     wide_queries_masked: 0,
     wide_queries_e4m3: 0,
+    wide_queries_e4m3_masked: 0,
     wide_gradients_per_sm: 0,
     wide_gradients_listed_per_sm: 0,
     wide_gradients: 0,

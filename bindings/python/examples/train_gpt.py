@@ -2,6 +2,7 @@
 
     python train_gpt.py                              # 100 steps on a GPU
     python train_gpt.py --preset llama --compile     # 32 heads of 128 share 8 of keys and values, 4,096 bytes, compiled
+    python train_gpt.py --dtype fp8                  # also attention in 8 bits
     python train_gpt.py --text book.txt --plot loss.svg
     python train_gpt.py --device cpu --preset tiny   # a minute on two cores
 
@@ -51,7 +52,15 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=shares).transpose(1, 2)
 
 
-def implementations(device: str) -> dict[str, Attention]:
+def in_8_bits(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """ferroflash's attention in 8 bits, which rounds tensors of 16 bits: those of autocast, or, where the model is float32, copies."""
+    from ferroflash import fp8
+
+    narrow = (x.to(torch.bfloat16) if x.dtype == torch.float32 else x for x in (q, k, v))
+    return fp8.flash_attn_func(*narrow, causal=True).to(q.dtype)
+
+
+def implementations(device: str, dtype: str = "bf16") -> dict[str, Attention]:
     """Attention by name: those that can be imported."""
     found: dict[str, Attention] = {"SDPA": sdpa}
     if device == "cuda":
@@ -64,6 +73,8 @@ def implementations(device: str) -> dict[str, Attention]:
     from ferroflash import flash_attn_func
 
     found["ferroflash"] = lambda q, k, v: flash_attn_func(q, k, v, causal=True)
+    if dtype == "fp8":
+        found["ferroflash fp8"] = in_8_bits
     return found
 
 
@@ -169,6 +180,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=PRESETS, default="small")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dtype", choices=("bf16", "fp8"), default="bf16", help="fp8: also ferroflash's attention in 8 bits")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, help="sequences in a batch")
     parser.add_argument("--seqlen", type=int, help="bytes in a sequence")
@@ -189,7 +201,7 @@ def main() -> None:
     print(f"{n_weights / 1e6:.1f} million weights, {sizes}, {options.device}")
     print(f"{'attention':14}{'ms per step':>12}{'tokens/s':>12}{'GiB':>7}{'last loss':>11}{'from SDPA':>11}")
     curves: dict[str, list[float]] = {}
-    for name, attention in implementations(options.device).items():
+    for name, attention in implementations(options.device, options.dtype).items():
         curves[name], seconds, n_bytes = train(preset, attention, text, options)
         rate = preset.batch * preset.seqlen / seconds
         apart = max(abs(a - b) for a, b in zip(curves[name], curves["SDPA"], strict=True))

@@ -83,6 +83,8 @@ def test_refusals():
     scale = torch.ones(1, 2)
     with pytest.raises(NotImplementedError, match="softcap"):
         fa3.flash_attn_func(q, k, v, softcap=30.0)
+    with pytest.raises(NotImplementedError, match="ferroflash.fp8"):
+        fa3.flash_attn_func(q.detach().requires_grad_(), k, v)
     with pytest.raises(ValueError, match=r"q_descale has the shape \[2\]; needed: \[1, 2\]"):
         fa3.flash_attn_func(q, k, v, q_descale=torch.ones(2), k_descale=scale, v_descale=scale)
     with pytest.raises(TypeError, match="k is torch.bfloat16"):

@@ -265,8 +265,12 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileSha
     let longest = checked.problem().seqlen_q() as u64;
     let seqlen_q = longest.min(4 * problem.seqlen_q() as u64);
     if checked.problem().fp8().is_some() {
+        let long = match problem.work() {
+            Work::Even => thresholds.wide_queries_e4m3,
+            Work::Growing | Work::Shrinking => thresholds.wide_queries_e4m3_masked,
+        };
         let one_level = problem.fp8_sums() == Fp8Sums::OneLevel && problem.head_dim() > 96;
-        return match (seqlen_q >= thresholds.wide_queries_e4m3, one_level) {
+        return match (seqlen_q >= long, one_level) {
             (false, _) => vec![TileShape::Default],
             (true, false) => vec![TileShape::Wide, TileShape::Default],
             (true, true) => vec![TileShape::OneLevel, TileShape::Default],

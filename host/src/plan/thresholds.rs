@@ -35,8 +35,10 @@ pub struct Thresholds {
     pub wide_queries: u64,
     /// The same at greater head_dims under a mask.
     pub wide_queries_masked: u64,
-    /// The least queries of a sequence of wide tiles where q, k and v have 8 bits. Above head_dim 64 their sums have one level.
+    /// The least queries of a sequence of wide tiles, or of those with sums of one level, where q, k and v have 8 bits, without a mask.
     pub wide_queries_e4m3: u64,
+    /// The same under a mask.
+    pub wide_queries_e4m3_masked: u64,
     /// Queries for each SM from which on flash3's backward pass takes wide tiles.
     pub wide_gradients_per_sm: u64,
     /// The same if lengths differ: tiles of any shape are then in a list.
@@ -75,7 +77,8 @@ impl Thresholds {
         wide_queries_narrow: 1024,
         wide_queries: 4096,
         wide_queries_masked: 8192,
-        wide_queries_e4m3: 2048,
+        wide_queries_e4m3: 1024,
+        wide_queries_e4m3_masked: 2048,
         wide_gradients_per_sm: 62,
         wide_gradients_listed_per_sm: 46,
         wide_gradients: 1024,

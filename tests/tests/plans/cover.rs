@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ferroflash::Fp8;
 use ferroflash::plan::PlannedLaunch;
 use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::attention::schedule;
@@ -207,6 +208,11 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
                 (0, problem.batch())
             );
         }
+        Params::Dequantize(_) => {
+            let blocks = queries(tile_config.block_q) + 2 * keys(tile_config.block_q);
+            assert_eq!(grid, blocks * problem.batch() as u64);
+            assert_eq!(plan.launches[0], *launch);
+        }
         Params::Clear(_) => assert_eq!(grid, keys(64) * problem.batch() as u64),
         Params::Standard(_) => {
             let expected = match launch.variant.kind {
@@ -237,7 +243,7 @@ proptest! {
             None, Some(Algorithm::Flash1), Some(Algorithm::Flash2), Some(Algorithm::Standard),
         ]),
         pass in select(vec![Pass::Forward, Pass::Backward]),
-        has_sinks in any::<bool>(),
+        (has_sinks, in_8_bits) in any::<(bool, bool)>(),
         device in select(vec![
             DeviceInfo::a100(), DeviceInfo::h200(), DeviceInfo::rtx3060(), DeviceInfo::rtx4090(), DeviceInfo::emulated(),
             DeviceInfo::emulated_hopper(),
@@ -247,6 +253,9 @@ proptest! {
             .batch(batch).heads_q(heads_k * group).heads_k(heads_k).seqlen_q(seqlen_q).seqlen_k(seqlen_k)
             .head_dim(head_dim).mask(mask);
         let problem = if has_sinks { problem.sinks() } else { problem };
+        // Gradients of it are any algorithm's.
+        let in_8_bits = in_8_bits && pass == Pass::Backward;
+        let problem = if in_8_bits { problem.fp8(Fp8::PerHead) } else { problem };
         let problem = problem.build().unwrap();
         // At head_dim 256 a block of flash1's takes more shared memory than some devices have.
         let algorithm = algorithm.filter(|&asked| asked != Algorithm::Flash1 || head_dim <= 128);
@@ -254,6 +263,8 @@ proptest! {
         let algorithm = algorithm.filter(|&asked| asked != Algorithm::Flash2 || head_dim <= 128);
         let plan = plan_of(&problem, pass, &device, algorithm);
         prop_assert!(!plan.launches.is_empty());
+        let takes_out = plan.launches.iter().filter(|launch| launch.variant.kind == Kind::Dequantize);
+        prop_assert_eq!(takes_out.count(), usize::from(in_8_bits));
         prop_assert_eq!(plan.algorithm == Algorithm::Flash1, algorithm == Some(Algorithm::Flash1));
         plan.launches.iter().for_each(|launch| hold_launch(&plan, launch, &device));
     }

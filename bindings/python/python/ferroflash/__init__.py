@@ -4,6 +4,7 @@
 
 - `flash_attn_func` and the other functions of flash-attn 2.8, from `ferroflash.flash_attn_interface`;
 - `ferroflash.fa3` and `ferroflash.fa4`, the functions of FlashAttention-3 and -4;
+- `ferroflash.fp8`, attention in 8 bits with gradients;
 - `install()`, which makes ferroflash the provider of `scaled_dot_product_attention`;
 - `ferroflash.transformers.register()`, for models of Hugging Face.
 
@@ -42,7 +43,7 @@ _LAZY = {
     "uninstall": "sdpa",
 }
 
-_MODULES = ("array", "expression", "fa3", "fa4", "flash_attn_interface", "flash_mla", "kernels", "sdpa", "transformers")
+_MODULES = ("array", "expression", "fa3", "fa4", "flash_attn_interface", "flash_mla", "fp8", "kernels", "sdpa", "transformers")
 
 __all__ = [
     "__version__",

@@ -235,9 +235,7 @@ def scales_of(k: Form, inputs: Mapping[str, Form], batch: int) -> str | None:
     return found
 
 
-def check_saved(
-    q: Form, o: Form, d_o: Form, lse: Form, d_lse: Form | None, shape_lse: tuple[int, ...], dtype_o: torch.dtype
-) -> None:
+def check_saved(q: Form, o: Form, d_o: Form, lse: Form, d_lse: Form | None, shape_lse: tuple[int, ...], dtype_o: torch.dtype) -> None:
     """Checks that the other inputs of a backward pass fit q, k and v. Saved tensors may come back changed."""
     for argument, given, shape, dtype in (
         ("o", o, q.shape, dtype_o),

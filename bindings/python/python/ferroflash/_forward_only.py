@@ -92,6 +92,8 @@ def forward_e4m3(
     for argument, x in (("q", q), ("k", k), ("v", v), *((n, x) for n, x in zip(names, descales) if x is not None)):
         if not isinstance(x, Tensor):
             raise TypeError(f"{argument} is {type(x).__name__}; allowed: torch.Tensor")
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+        raise NotImplementedError("gradients were asked for of tensors of 8 bits, which hold none; ferroflash.fp8 has them of 16 bits")
     if len(given) < len(names):
         ends = lengths.get("cu_seqlens_q")
         batch = q.shape[0] if ends is None else ends.numel() - 1

@@ -448,7 +448,8 @@ def _fake_forward(q, k, v, *options):
 @torch.library.register_fake("ferroflash::backward", lib=_LIBRARY)
 def _fake_backward(d_o, d_lse, q, k, v, o, lse, *options):
     inputs, wanted = options[0], options[-1]
-    return [x.new_empty(x.shape) for x in (q, k, v, *(x for x, asked in zip(inputs, wanted) if asked))]
+    others = [x.new_empty(x.shape) for x, asked in zip(inputs, wanted) if asked]
+    return [*(x.new_empty(x.shape, dtype=o.dtype) for x in (q, k, v)), *others]
 
 
 def _save(ctx, inputs, output):

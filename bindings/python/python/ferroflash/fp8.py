@@ -1,14 +1,18 @@
-"""Attention in 8 bits with gradients: q, k and v of 16 bits are rounded to e4m3 on the way, each sequence and head of keys with a scale of its own.
+"""Attention in 8 bits with gradients: q, k and v of 16 bits are rounded to e4m3 on the way, each sequence and head of keys with a scale
+of its own.
 
     from ferroflash import fp8
     out = fp8.flash_attn_func(q, k, v, causal=True)
 
-Both products of the forward pass are multiplied in 8 bits. What is saved for the backward pass are the rounded tensors: half the memory. That pass takes them
-out of 8 bits and multiplies in bfloat16; its gradients are those of what the rounded tensors stand for, and go to q, k and v as they are (a straight-through
-estimator, as in TransformerEngine).
+On a GPU both products of the forward pass are multiplied in 8 bits. What is saved of q, k and v for the backward pass are the rounded
+tensors: half the memory. That pass takes them out of 8 bits and multiplies in bfloat16; its gradients are those of what the rounded
+tensors stand for, and go to q, k and v as they are (a straight-through estimator, as in TransformerEngine).
 
-Scales are amax / 448 of the tensors at hand ("current scaling"). With `hadamard` the columns of q and k are first multiplied by one orthogonal matrix, which
-changes no score and spreads outliers over all columns: the incoherent processing of FlashAttention-3, section 3.3.
+Scales are amax / 448 of the tensors at hand ("current scaling"). With `hadamard` the columns of q and k are first multiplied by one
+orthogonal matrix, which changes no score and spreads outliers over all columns: the incoherent processing of FlashAttention-3, section 3.3.
+
+Compilation, checkpoints, autocast and CUDA graphs work as for `ferroflash.flash_attn_func`. Second derivatives and the transformations of
+`torch.func` are refused.
 """
 
 from __future__ import annotations
@@ -48,6 +52,8 @@ def flash_attn_func(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention in 8 bits: o, like q; with `return_attn_probs` (o, lse). Gradients flow to q, k and v through both.
 
+    Under autocast float32 tensors are converted to its type.
+
     Args:
         q: `[batch, seqlen_q, heads_q, head_dim]`; bfloat16 or float16. On a GPU head_dim is a multiple of 16 up to 256.
         k, v: `[batch, seqlen_k, heads_k, head_dim]`; heads_q is a multiple of heads_k.
@@ -67,7 +73,7 @@ def flash_attn_func(
     q, k, v = _cast(q, k, v)
     _check(q, k, v)
     head_dim = q.shape[-1]
-    if hadamard and head_dim.bit_count() != 1:
+    if hadamard and (head_dim < 1 or head_dim & (head_dim - 1) != 0):
         raise ValueError(f"q has head_dim {head_dim}; needed with hadamard: a power of 2")
     scale = default_scale(q.shape) if softmax_scale is None else number("softmax_scale", softmax_scale)
     numbers = (None, None, scale, *window(window_size, causal), 0)
@@ -101,7 +107,7 @@ def quantize(x: Tensor, heads_k: int | None = None) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def _quantize(tensors: Sequence[Tensor], heads_k: int) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-    """As `quantize`, of several tensors: their scales are computed together, since each operation on a few numbers takes as long as one on many."""
+    """As `quantize`, of several tensors, and their scales together: an operation on a few numbers takes as long as one on many."""
     groups = [x.unflatten(2, (heads_k, x.shape[2] // heads_k)) for x in tensors]
     amax = torch.stack([_amax(x) for x in groups])
     finite = amax < math.inf
@@ -131,6 +137,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def _check_form(argument: str, given: object, types: Sequence[torch.dtype]) -> None:
+    """Checks that an argument is a tensor of one of these types, with four dimensions."""
     if not isinstance(given, Tensor):
         raise TypeError(f"{argument} is {type(given).__name__}; allowed: torch.Tensor")
     if given.dtype not in types:
@@ -148,12 +155,12 @@ def _rotation(like: Tensor) -> Tensor:
 
 @functools.cache
 def _kept_rotation(size: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    # The copy waits: any stream may read it.
+    # Copied from the host, which waits for the copy: any stream may read it, and none is made while a graph is captured.
     return _new_rotation(size, torch.device("cpu")).to(device, dtype)
 
 
 def _new_rotation(size: int, device: torch.device) -> Tensor:
-    matrix = torch.ones(1, 1, device=device)
+    matrix = torch.ones(1, 1, dtype=torch.float32, device=device)
     while matrix.shape[0] < size:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
     at = torch.arange(size, device=device)
