@@ -8,7 +8,7 @@ On a GPU both products of the forward pass are multiplied in 8 bits. What is sav
 tensors: half the memory. That pass takes them out of 8 bits and multiplies in bfloat16; its gradients are those of what the rounded
 tensors stand for, and go to q, k and v as they are (a straight-through estimator, as in TransformerEngine).
 
-Scales are amax / 448 of the tensors at hand ("current scaling"). With `hadamard` the columns of q and k are first multiplied by one
+Scales are amax / 448 of the tensors at hand ("current scaling"), rounded up to a power of 2, so that only e4m3 rounds. With `hadamard` the columns of q and k are first multiplied by one
 orthogonal matrix, which changes no score and spreads outliers over all columns: the incoherent processing of FlashAttention-3, section 3.3.
 
 Compilation, checkpoints, autocast and CUDA graphs work as for `ferroflash.flash_attn_func`. Second derivatives and the transformations of
@@ -34,6 +34,12 @@ __all__ = ["flash_attn_func", "quantize"]
 
 # The greatest number of e4m3.
 _GREATEST = 448.0
+
+# The least scale: the product of two is a number of float32.
+_LEAST = 2.0**-60
+
+# Of float32: all bits of the mantissa, and all of the exponent.
+_MANTISSA, _EXPONENT = 0x7FFFFF, 0x7F800000
 
 # What is rounded.
 _TYPES = (torch.bfloat16, torch.float16)
@@ -89,8 +95,8 @@ def quantize(x: Tensor, heads_k: int | None = None) -> tuple[Tensor, Tensor]:
         heads_k: heads of keys, whose number divides that of the heads: heads that share one share its scale. None: each head has its own.
 
     Returns:
-        `[batch, seqlen, heads, head_dim]` of `torch.float8_e4m3fn`, contiguous; float32 `[batch, heads_k]`, amax / 448, or 1 where all
-        numbers are 0 or one is not finite.
+        `[batch, seqlen, heads, head_dim]` of `torch.float8_e4m3fn`, contiguous; float32 `[batch, heads_k]`, the least power of 2 from
+        amax / 448 and from 2^-60 on, or 1 where all numbers are 0 or one is not finite.
 
     Raises:
         TypeError: x is no tensor, or of a type that is not allowed.
@@ -108,22 +114,31 @@ def quantize(x: Tensor, heads_k: int | None = None) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def _quantize(tensors: Sequence[Tensor], heads_k: int) -> tuple[list[Tensor], tuple[Tensor, ...]]:
     """As `quantize`, of several tensors, and their scales together: an operation on a few numbers takes as long as one on many."""
-    groups = [x.unflatten(2, (heads_k, x.shape[2] // heads_k)) for x in tensors]
-    amax = torch.stack([_amax(x) for x in groups])
+    amax = torch.stack([_amax(x, heads_k) for x in tensors])
     finite = amax < math.inf
-    # The reciprocal of a smaller scale may be infinite.
-    descales = torch.where((amax > 0) & finite, (amax / _GREATEST).clamp_min(torch.finfo(torch.float32).tiny), 1.0)
-    factors = torch.where(finite, descales.reciprocal(), math.nan)[:, :, None, :, None, None]
-    # No product is far enough above the greatest number to be rounded to another.
-    rounded = [(x * f).flatten(2, 3).to(FP8, memory_format=torch.contiguous_format) for x, f in zip(groups, factors, strict=True)]
-    return rounded, descales.unbind()
+    # Up to a power of 2, which has no mantissa.
+    powers = ((amax / _GREATEST).view(torch.int32) + _MANTISSA & _EXPONENT).view(torch.float32)
+    descales = torch.where((amax > 0) & finite, powers.clamp_min(_LEAST), 1.0)
+    factors = torch.where(finite, descales.reciprocal(), math.nan)
+    return [
+        _scaled(x, of).to(FP8, memory_format=torch.contiguous_format) for x, of in zip(tensors, factors, strict=True)
+    ], descales.unbind()
 
 
-def _amax(groups: Tensor) -> Tensor:
-    """The greatest absolute values of `[batch, seqlen, heads_k, group, head_dim]`, `[batch, heads_k]`."""
-    if groups.numel() == 0:
-        return groups.new_zeros(groups.shape[0], groups.shape[2], dtype=torch.float32)
-    return torch.linalg.vector_norm(groups, math.inf, (1, 3, 4), dtype=torch.float32)
+def _amax(x: Tensor, heads_k: int) -> Tensor:
+    """The greatest absolute values of `[batch, seqlen, heads, head_dim]`, float32 `[batch, heads_k]`."""
+    if x.numel() == 0:
+        return x.new_zeros(x.shape[0], heads_k, dtype=torch.float32)
+    # Of columns first: neighbours in memory are then different ones, as the kernel likes it.
+    of_columns = torch.linalg.vector_norm(x.flatten(2), math.inf, 1)
+    return of_columns.unflatten(1, (heads_k, -1)).amax(2).float()
+
+
+def _scaled(x: Tensor, factors: Tensor) -> Tensor:
+    """`[batch, seqlen, heads, head_dim]` times `[batch, heads_k]`. bfloat16 has room for products by powers of 2; float16 has not."""
+    factors = factors if x.dtype == torch.float16 else factors.to(x.dtype)
+    groups = x.unflatten(2, (factors.shape[1], x.shape[2] // factors.shape[1]))
+    return (groups * factors[:, None, :, None, None]).flatten(2, 3)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
