@@ -196,7 +196,8 @@ class _Attention(torch.autograd.Function):
         rounded, descales = _quantize((q, k, v), k.shape[2])
         o, lse = attend(*rounded, numbers, _beside(descales))
         _keep(ctx, *rounded, o, lse, *descales)
-        return o.to(ctx.dtype), lse
+        # A view of its own: PyTorch 2.11 compiles o itself, an operator's result, to an output without a gradient.
+        return o.to(ctx.dtype).view_as(o), lse
 
     @staticmethod
     def backward(ctx, d_o: Tensor | None, d_lse: Tensor | None):
