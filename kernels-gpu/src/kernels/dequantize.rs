@@ -89,7 +89,6 @@ unsafe fn dequantize_rows<E: Products>(p: &DequantizeParams, side: Side<'_>, blo
     let blocks = side.seqlen.div_ceil(ROWS);
     let sequence = divide(block, blocks);
     let first = (block - sequence * blocks) * ROWS;
-    // SAFETY: the caller's contract: the sequence exists.
     let (batch_idx, Rows { first: begin, len }) = match side.cu_seqlens {
         0 => (
             sequence,
@@ -98,6 +97,7 @@ unsafe fn dequantize_rows<E: Products>(p: &DequantizeParams, side: Side<'_>, blo
                 len: side.rows,
             },
         ),
+        // SAFETY: the caller's contract: the sequence exists.
         cu_seqlens => (0, unsafe { packed_rows(cu_seqlens, side.rows, sequence) }),
     };
     let pieces = side.columns / AT_ONCE;
