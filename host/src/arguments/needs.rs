@@ -97,21 +97,13 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
         None => {}
     }
     let of_forward = if backward { Read } else { Written };
-    let of_queries = |shape| Form::Tensor {
-        shape,
-        dtype: problem.dtype_q(),
-    };
-    let of_keys = |shape| Form::Tensor {
-        shape,
-        dtype: problem.dtype_k(),
-    };
-    let of_outputs = |shape| Form::Tensor {
-        shape,
-        dtype: problem.dtype().into(),
-    };
-    let like_q = of_queries(problem.shape_q());
+    let tensor = |shape, dtype| Form::Tensor { shape, dtype };
+    // Gradients of tensors in 8 bits have the problem's type, too.
+    let of_outputs = |shape| tensor(shape, problem.dtype().into());
     let like_o = of_outputs(problem.shape_o());
-    let (like_k, like_v) = (of_keys(problem.shape_k()), of_keys(problem.shape_v()));
+    let like_q = tensor(problem.shape_q(), problem.dtype_q());
+    let like_k = tensor(problem.shape_k(), problem.dtype_k());
+    let like_v = tensor(problem.shape_v(), problem.dtype_k());
     let numbers = |n_elems| Form::Vector {
         dtype: ScalarType::F32,
         n_elems,
