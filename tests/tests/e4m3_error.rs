@@ -1,5 +1,5 @@
 //! What q, k and v in 8 bits cost, and what the remedies of `ferroflash::quantize` are worth: errors of o and lse against attention in f64 over the inputs as
-//! they were. The whole table, from flash3's kernel on the emulator, takes some minutes:
+//! they were. The whole table, from flash3's kernel on the emulator, takes 40 s:
 //! `cargo test -p conformance --test e4m3_error -- --ignored --nocapture`.
 
 use conformance::oracle::{self, Output, Sizes};
@@ -248,7 +248,7 @@ fn k_with_mean(sizes: Sizes) -> Inputs {
 }
 
 #[test]
-#[ignore = "a table of measurements: minutes on the emulator"]
+#[ignore = "a table of measurements: 40 s on the emulator"]
 fn table() {
     let sizes = two_heads(1024, 128);
     let distributions = [plain, outliers, v_with_mean, k_with_mean];

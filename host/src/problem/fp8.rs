@@ -42,6 +42,13 @@ pub enum Fp8 {
     PerHead,
 }
 
+impl Fp8 {
+    /// Whether a number can be a scale: finite, greater than 0.
+    pub(crate) fn is_scale(given: f32) -> bool {
+        given > 0.0 && given.is_finite()
+    }
+}
+
 /// `q, k and v in e4m3 with a scale per head`.
 impl fmt::Display for Fp8 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -202,7 +202,7 @@ impl Operand {
                 per_head,
             });
         }
-        match descale.iter().find(|&&x| !(x.is_finite() && x > 0.0)) {
+        match descale.iter().find(|&&x| !Fp8::is_scale(x)) {
             Some(&given) => Err(QuantizeError::Descale { argument, given }),
             None => Ok(self.rounded(descale.to_vec())),
         }

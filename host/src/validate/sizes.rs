@@ -4,7 +4,7 @@ use super::MAX_HEAD_DIM;
 use crate::arguments::{Argument, Arguments};
 use crate::dtype::Dtype;
 use crate::error::ProblemError;
-use crate::problem::{BlockMask, Fp8Kv, Pages, Precision, Problem};
+use crate::problem::{BlockMask, Fp8, Fp8Kv, Pages, Precision, Problem};
 
 /// The rules for the problem alone.
 ///
@@ -157,7 +157,7 @@ fn fp8(problem: &Problem) -> Result<(), ProblemError> {
     countable([problem.batch(), problem.heads_k()], "batch · heads_k")
 }
 
-/// Scales of q, k and v in 8 bits, as far as the host can read them: finite, greater than 0.
+/// Scales of q, k and v in 8 bits, as far as the host can read them: each is a scale.
 pub(crate) fn descales<'a>(
     problem: &Problem,
     scales: impl Fn(Argument) -> Option<&'a [f32]>,
@@ -168,7 +168,7 @@ pub(crate) fn descales<'a>(
     for argument in [Argument::QDescale, Argument::KDescale, Argument::VDescale] {
         let scales = scales(argument).unwrap_or_default().iter().enumerate();
         for (at, &given) in scales {
-            if !(given > 0.0 && given.is_finite()) {
+            if !Fp8::is_scale(given) {
                 return Err(ProblemError::Descale {
                     argument,
                     at,
