@@ -31,11 +31,11 @@ pub const TMA_LENGTHS: u32 = 2 * TMA_SLOTS;
 /// | 192, compact | 1 × 64 | 112 | 1, 2 | its place | 1 |
 /// | 256, compact | 1 × 64 | 80 | 1, 2 | its place | 1 |
 /// | 576, values among the keys | 2, the same 64 | 64 | 1, 2 | none | 1 |
-/// | 64, 96, 128, in 8 bits | 2 × 64 | 128 | 2, 2 | its place | 1 |
+/// | 64, 96, 128, in 8 bits | 2 × 64 | 128 | 2, 3 | its place | 1 |
 /// | 192, in 8 bits | 2 × 64 | 128 | 1, 2 | its place | 1 |
 /// | 256, in 8 bits | 2 × 64 | 96 | 1, 2 | none | 1 |
-/// | 64, in 8 bits, wide | 3 × 64 | 192 | 2, 2 | its place | 1 |
-/// | 96, 128, in 8 bits, wide | 3 × 64 | 128 | 2, 2 | its place | 1 |
+/// | 64, in 8 bits, wide | 3 × 64 | 192 | 2, 3 | its place | 1 |
+/// | 96, 128, in 8 bits, wide | 3 × 64 | 128 | 2, 3 | its place | 1 |
 /// | 128, in 8 bits, one level | 2 × 64 | 192 | 2, 2 | its place | 1 |
 /// | 192, in 8 bits, one level | 2 × 64 | 128 | 1, 2 | its place | 1 |
 /// | 256, in 8 bits, one level | 2 × 64 | 96 | 1, 2 | none | 1 |
@@ -57,7 +57,7 @@ pub struct TmaForward {
     pub q_stages: u32,
     /// Stages of V as it comes, where two warps transpose it for the consumers: in 8 bits. 0 where they take it as it is.
     pub raw_v_stages: u32,
-    /// Stages of K, and of V. At head_dim 64 there is room for three, which is 2 to 9 % faster than two with sequences of up to 1024 (H200); not where values
+    /// Stages of K, and of V. In 8 bits up to head_dim 128 there is room for three, which is 2 to 7 % faster than two (H200). At head_dim 64 there is room for three, which is 2 to 9 % faster than two with sequences of up to 1024 (H200); not where values
     /// have more columns, nor where two blocks share an SM.
     pub kv_stages: u32,
     /// Whether O goes to memory through shared memory and the TMA, which is faster; for 128 rows of head_dim 256 there is no room, nor beside 128 keys of 192
@@ -214,7 +214,7 @@ impl TmaForward {
 
     /// In 8 bits two warps beside the producer transpose V. Consumers take no turns: products are short, and the softmax is the bottleneck.
     const E4M3_128: TmaForward = TmaForward {
-        kv_stages: 2,
+        kv_stages: 3,
         raw_v_stages: 2,
         registers: [56, 224],
         speculates: false,
@@ -224,6 +224,7 @@ impl TmaForward {
     };
 
     const E4M3_192: TmaForward = TmaForward {
+        kv_stages: 2,
         q_stages: 1,
         raw_v_stages: 1,
         value_pieces: 2,
@@ -243,6 +244,7 @@ impl TmaForward {
     /// Of three consumers two compute the softmax while the third one's products run.
     const E4M3_128_WIDE: TmaForward = TmaForward {
         consumers: 3,
+        raw_v_stages: 1,
         registers: [56, 152],
         value_pieces: 2,
         // Where o is f32, a word of its place lies in local memory.
@@ -251,12 +253,14 @@ impl TmaForward {
     };
 
     const E4M3_96_WIDE: TmaForward = TmaForward {
+        raw_v_stages: 2,
         value_pieces: 1,
         spill_bytes: 0,
         ..TmaForward::E4M3_128_WIDE
     };
 
     const E4M3_64_WIDE: TmaForward = TmaForward {
+        raw_v_stages: 1,
         block_k: 192,
         // Where a tile of O goes lies in local memory, read once a tile, and five words of P once a block. With 128 keys there are no spills, and it takes 3 to 8 %
         // longer (H200).
@@ -265,6 +269,7 @@ impl TmaForward {
     };
 
     const E4M3_128_ONE_LEVEL: TmaForward = TmaForward {
+        kv_stages: 2,
         block_k: 192,
         speculates: true,
         value_pieces: 0,
