@@ -67,8 +67,8 @@ pub enum Fp8Sums {
     /// A block of keys has a sum of its own, which is added to o in f32: 0.1 % too small, however many keys there are. The default.
     #[default]
     TwoLevels,
-    /// One sum over all keys, as cuDNN and FlashAttention-3 have it, where that is faster: above head_dim 96, from 1024 queries on, under a mask 2048. For values whose columns have
-    /// no mean.
+    /// One sum over all keys, as cuDNN and FlashAttention-3 have it, above head_dim 96 from 1024 queries on, under a mask from 2048. Faster at head_dim 192 and
+    /// 256, and at 128 under a mask from 4096 queries on. For values whose columns have no mean.
     OneLevel,
 }
 
