@@ -11,10 +11,14 @@ use crate::append::Append;
 use crate::attention::Attention;
 use crate::device::Device;
 use crate::error::Error;
+use crate::fp8::Quantize;
 use crate::plan::{Algorithm, DeviceInfo};
-use crate::prepared::{Layouts, PreparedAppend, PreparedBackward, PreparedForward, PreparedRotate};
+use crate::prepared::{
+    Layouts, PreparedAppend, PreparedBackward, PreparedForward, PreparedQuantize, PreparedRotate,
+};
 use crate::problem::Problem;
 use crate::problem::append::AppendProblem;
+use crate::problem::quantize::QuantizeProblem;
 use crate::problem::rotate::RotateProblem;
 use crate::rotary::Direction;
 use crate::rotate::Rotate;
@@ -43,6 +47,7 @@ pub struct PlanCache {
     backward: Kept<OfAttention, PreparedBackward>,
     append: Kept<AppendProblem, PreparedAppend>,
     rotate: Kept<(RotateProblem, Direction), PreparedRotate>,
+    quantize: Kept<QuantizeProblem, PreparedQuantize>,
 }
 
 /// What a pass of attention computes, and by which algorithm, if one was asked for.
@@ -103,6 +108,7 @@ impl PlanCache {
             backward: Mutex::new(LruCache::new(capacity)),
             append: Mutex::new(LruCache::new(capacity)),
             rotate: Mutex::new(LruCache::new(capacity)),
+            quantize: Mutex::new(LruCache::new(capacity)),
         }
     }
 
@@ -143,10 +149,21 @@ impl PlanCache {
         kept(&self.rotate, key, || rotate.prepare(direction, layouts))
     }
 
+    /// [`Quantize::prepare`], or its result from the cache.
+    pub fn quantize(
+        &self,
+        quantize: &Quantize,
+        layouts: &Layouts,
+    ) -> Result<Arc<PreparedQuantize>, Error> {
+        let key = Key::new(quantize.device(), *quantize.problem(), layouts);
+        kept(&self.quantize, key, || quantize.prepare(layouts))
+    }
+
     /// The number of calls in the cache, of all kinds.
     pub fn len(&self) -> usize {
         let passes = lock(&self.forward).len() + lock(&self.backward).len();
-        passes + lock(&self.append).len() + lock(&self.rotate).len()
+        let others = lock(&self.append).len() + lock(&self.rotate).len();
+        passes + others + lock(&self.quantize).len()
     }
 
     /// Whether the cache is empty.
@@ -160,6 +177,7 @@ impl PlanCache {
         lock(&self.backward).clear();
         lock(&self.append).clear();
         lock(&self.rotate).clear();
+        lock(&self.quantize).clear();
     }
 }
 
@@ -190,6 +208,7 @@ impl fmt::Debug for PlanCache {
             .field("n_backward", &lock(&self.backward).len())
             .field("n_append", &lock(&self.append).len())
             .field("n_rotate", &lock(&self.rotate).len())
+            .field("n_quantize", &lock(&self.quantize).len())
             .finish()
     }
 }

@@ -55,7 +55,7 @@
 //! [`PreparedForward`] that enqueues on a [`Queue`] without waiting or allocating.
 //!
 //! Operations beside attention take the same steps: [`Merge`] makes o and lse over two parts of the keys those over all of them, [`Append`]
-//! writes new keys and values to a cache, and [`Rotate`] turns rows by their positions.
+//! writes new keys and values to a cache, [`Rotate`] turns rows by their positions, and [`Quantize`] rounds a tensor to 8 bits.
 //!
 //! # What every backend keeps
 //!
@@ -84,6 +84,8 @@ pub mod merge;
 pub mod append;
 
 pub mod rotate;
+
+pub mod fp8;
 
 pub mod operation;
 
@@ -134,7 +136,7 @@ pub mod expression {
 pub use append::Append;
 pub use arguments::{
     AppendInputs, AppendOutputs, DropoutRng, Gradients, Inputs, MergeInputs, OutputGradients,
-    Outputs, RotateInputs, Saved, ScoreInputs,
+    Outputs, QuantizeInputs, QuantizeOutputs, RotateInputs, Saved, ScoreInputs,
 };
 pub use attend::attend;
 pub use attention::{Attention, Explanation, Ran};
@@ -144,16 +146,19 @@ pub use device::Device;
 pub use dropout::dropout_mask;
 pub use dtype::{Dtype, Element, Scalar};
 pub use error::Error;
+pub use fp8::Quantize;
 pub use half::{bf16, f16};
 pub use kv_cache::KvCache;
 pub use merge::Merge;
 pub use operation::Done;
 pub use plan::{Algorithm, Backend};
 pub use prepared::{
-    PreparedAppend, PreparedBackward, PreparedForward, PreparedMerge, PreparedRotate,
+    PreparedAppend, PreparedBackward, PreparedForward, PreparedMerge, PreparedQuantize,
+    PreparedRotate,
 };
 pub use problem::append::AppendProblem;
 pub use problem::merge::MergeProblem;
+pub use problem::quantize::QuantizeProblem;
 pub use problem::rotate::RotateProblem;
 pub use problem::{
     BlockMask, Dropout, Fp8, Fp8Kv, Fp8Sums, Mask, MaskExpression, Order, Pages, Precision,

@@ -19,7 +19,7 @@ use crate::validate::unplaced;
 /// [`Append::run`](crate::Append::run) returns it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Done {
-    /// The operation: "merge", "append", "rotate".
+    /// The operation: "merge", "append", "rotate", "quantize".
     pub verb: &'static str,
     /// The backend.
     pub backend: Backend,

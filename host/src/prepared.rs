@@ -40,6 +40,7 @@ mod append;
 mod layouts;
 mod merge;
 mod profiled;
+mod quantize;
 mod rotate;
 
 use std::fmt;
@@ -49,6 +50,7 @@ pub use append::PreparedAppend;
 pub use layouts::Layouts;
 pub use merge::PreparedMerge;
 pub use profiled::NotStamped;
+pub use quantize::PreparedQuantize;
 pub use rotate::PreparedRotate;
 
 use crate::arguments::{

@@ -12,6 +12,7 @@ pub mod merge;
 pub(crate) mod new_rows;
 mod pages;
 mod precision;
+pub mod quantize;
 pub mod rotate;
 mod score;
 mod shapes;

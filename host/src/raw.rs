@@ -42,6 +42,7 @@ use crate::cache::PlanCache;
 use crate::device::Device;
 use crate::dtype::{ScalarType, of_named_type, sealed::Sealed};
 use crate::error::{Error, PlanError, ProblemError, ScoreError};
+use crate::fp8::Quantize;
 use crate::merge::Merge;
 use crate::plan::workspace::ALIGNMENT_BYTES;
 use crate::prepared::{Enqueue, Layouts};
@@ -78,6 +79,7 @@ enum Work {
     Append(Append),
     Rotate(Rotate, Direction),
     Merge(Merge),
+    Quantize(Quantize),
 }
 
 /// The addresses of a run's arguments, by name. An argument that is not given has no address; an empty one may have any.
@@ -193,6 +195,16 @@ impl Call {
         Call::new(work, layouts, || Ok(Arc::new(merge.prepare(layouts)?)))
     }
 
+    /// A rounding to 8 bits, as [`Call::forward`].
+    pub fn quantize(
+        quantize: &Quantize,
+        layouts: &Layouts,
+        kept: &PlanCache,
+    ) -> Result<Call, Error> {
+        let work = Work::Quantize(quantize.clone());
+        Call::new(work, layouts, || Ok(kept.quantize(quantize, layouts)?))
+    }
+
     fn new(
         work: Work,
         layouts: &Layouts,
@@ -268,6 +280,7 @@ impl Call {
                     rotate.compute(*direction, &mut operands).map(drop)
                 }
                 Work::Merge(merge) => merge.compute(&mut operands).map(drop),
+                Work::Quantize(quantize) => quantize.compute(&mut operands).map(drop),
             },
         }
     }
@@ -408,6 +421,7 @@ impl Work {
             Work::Append(append) => append.device(),
             Work::Rotate(rotate, _) => rotate.device(),
             Work::Merge(merge) => merge.device(),
+            Work::Quantize(quantize) => quantize.device(),
         }
     }
 
@@ -417,6 +431,7 @@ impl Work {
             Work::Append(append) => append.problem().need(argument),
             Work::Rotate(rotate, _) => rotate.problem().need(argument),
             Work::Merge(merge) => merge.problem().need(argument),
+            Work::Quantize(quantize) => quantize.problem().need(argument),
         }
     }
 

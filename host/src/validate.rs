@@ -6,6 +6,7 @@
 pub mod merge;
 #[doc(hidden)]
 pub mod operation;
+pub mod quantize;
 #[doc(hidden)]
 pub mod rotary;
 mod score;

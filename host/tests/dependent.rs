@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// What a registry takes at most is 10 MB; an archive is to stay well below.
-const MOST_BYTES: u64 = 9_400_000;
+const MOST_BYTES: u64 = 9_600_000;
 
 /// The packages of the workspace that are not published.
 const UNPUBLISHED: [&str; 3] = ["xtask", "ferroflash-book", "conformance"];

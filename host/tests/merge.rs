@@ -261,7 +261,7 @@ fn one_launch_covers_every_row() {
             .to_string(),
         "merge on cuda\n  problem   f32 o [2, 5, 3, 20]\n  launch    merge_sm80_f32 plain grid 1 threads 256\n"
     );
-    let Some(Params::Merge(params)) = plan.params(|argument| argument as u64 * 256) else {
+    let [Params::Merge(params)] = plan.params(0, |argument| argument as u64 * 256)[..] else {
         panic!("{plan}");
     };
     let sizes = [params.n_rows, params.seqlen, params.heads, params.head_dim];
@@ -291,7 +291,7 @@ fn one_launch_covers_every_row() {
             .with(Argument::Lse2, rows);
         let checked = check_merge(&problem, arguments).unwrap();
         let plan = plan_merge(&checked, &device, Backend::Cuda).unwrap();
-        let grid = u64::from(plan.launch.unwrap().grid);
+        let grid = u64::from(plan.launches[0].grid);
         assert!((grid - 1) * 32 < n_rows as u64 && n_rows as u64 <= grid * 32);
     }
 }

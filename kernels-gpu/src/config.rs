@@ -136,6 +136,7 @@ pub const fn tile_config(
         (Kind::Merge, TileShape::Default) => merge(),
         (Kind::Append, TileShape::Default) => append(),
         (Kind::Dequantize, TileShape::Default) => dequantize(),
+        (Kind::Amax | Kind::Quantize, TileShape::Default) => quantize(),
         (Kind::SinkGradient, TileShape::Default) => sink_gradient(),
         (Kind::TensorGradient, TileShape::Default) => tensor_gradient(),
         (Kind::Flash1Forward, TileShape::Default) => flash1_forward(head_dim),

@@ -2,7 +2,7 @@
 
 use crate::kernels::common::stamps::Profiled;
 use crate::kernels::{
-    append, backward, block_sparse, dequantize, forward, merge, papers, standard, varlen,
+    append, backward, block_sparse, dequantize, forward, merge, papers, quantize, standard, varlen,
 };
 use crate::ptx::parameters::parameter_address;
 #[cfg(target_arch = "nvptx64")]
@@ -113,6 +113,12 @@ macro_rules! run {
     (Merge, $name:ident, $p:expr, $dtype:ident) => {
         merge::merge::<element::$dtype>($p)
     };
+    (Amax, $name:ident, $p:expr, $dtype:ident) => {
+        quantize::amax::<element::$dtype>($p)
+    };
+    (Quantize, $name:ident, $p:expr, $dtype:ident) => {
+        quantize::quantize::<element::$dtype>($p)
+    };
     (Dequantize, $name:ident, $p:expr, $dtype:ident) => {
         dequantize::dequantize::<element::$dtype>($p)
     };
@@ -187,6 +193,8 @@ macro_rules! params {
     (Combine, $callback:ident $(, $rest:tt)*) => { $callback!(Combine CombineParams $(, $rest)*) };
     (Merge, $callback:ident $(, $rest:tt)*) => { $callback!(Merge MergeParams $(, $rest)*) };
     (Append, $callback:ident $(, $rest:tt)*) => { $callback!(Append AppendParams $(, $rest)*) };
+    (Amax, $callback:ident $(, $rest:tt)*) => { $callback!(Quantize QuantizeParams $(, $rest)*) };
+    (Quantize, $callback:ident $(, $rest:tt)*) => { $callback!(Quantize QuantizeParams $(, $rest)*) };
     (Dequantize, $callback:ident $(, $rest:tt)*) => { $callback!(Dequantize DequantizeParams $(, $rest)*) };
     (Clear, $callback:ident $(, $rest:tt)*) => { $callback!(Clear ClearParams $(, $rest)*) };
     (SinkGradient, $callback:ident $(, $rest:tt)*) => { $callback!(SinkGradient SinkGradientParams $(, $rest)*) };

@@ -103,6 +103,12 @@ macro_rules! for_each_variant {
             merge_sm80_bf16: Merge { arch: Sm80, dtype: Bf16 }
             merge_sm80_f16:  Merge { arch: Sm80, dtype: F16 }
             merge_sm80_f32:  Merge { arch: Sm80, dtype: F32 }
+            amax_sm89_bf16: Amax { arch: Sm89, dtype: Bf16 }
+            amax_sm89_f16:  Amax { arch: Sm89, dtype: F16 }
+            amax_sm89_f32:  Amax { arch: Sm89, dtype: F32 }
+            quantize_sm89_bf16: Quantize { arch: Sm89, dtype: Bf16 }
+            quantize_sm89_f16:  Quantize { arch: Sm89, dtype: F16 }
+            quantize_sm89_f32:  Quantize { arch: Sm89, dtype: F32 }
             dequantize_sm80_bf16: Dequantize { arch: Sm80, dtype: Bf16 }
             dequantize_sm80_f16:  Dequantize { arch: Sm80, dtype: F16 }
             dequantize_sm80_f32:  Dequantize { arch: Sm80, dtype: F32 }
@@ -303,6 +309,10 @@ pub enum Kind {
     Append,
     /// Backward pass of flash2 and flash3, first, if no query may see some keys: clears their rows of dK and dV.
     Clear,
+    /// Not attention: the greatest magnitudes of a tensor's tiles.
+    Amax,
+    /// Not attention: rounds a tensor to 8 bits.
+    Quantize,
     /// Any backward pass, first, if q, k and v are in 8 bits: takes them out.
     Dequantize,
     /// Either pass of flash2 and flash3, first, if a mask expression may hide whole blocks: the map of a block mask with these blocks.

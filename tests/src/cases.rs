@@ -42,6 +42,7 @@ pub mod mla;
 pub mod orders;
 pub mod paged_scores;
 pub mod pages;
+pub mod quantize;
 mod random;
 pub mod scores;
 pub mod serving;

@@ -14,6 +14,7 @@
 //! | [`mod@reference`] | what a case should give, by the oracle |
 //! | [`trial`] | one case on one device |
 //! | [`mod@merge`] | the suite of merges |
+//! | [`quantize`] | the suite of roundings to 8 bits |
 //! | [`append`] | the suite of appends to a cache |
 //! | [`rotate`] | the suite of rotations |
 //! | [`pages`] | the suite of keys and values in pages |
@@ -65,6 +66,7 @@ pub mod weights;
 
 mod beside;
 pub mod merge;
+pub mod quantize;
 
 pub mod append;
 

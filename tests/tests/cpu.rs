@@ -2,6 +2,7 @@
 conformance::suite!(conformance::subject::CPU { tiled: Tiled });
 conformance::merge_suite!(conformance::subject::CPU);
 conformance::append_suite!(conformance::subject::CPU);
+conformance::quantize_suite!(conformance::subject::CPU);
 conformance::fp8_suite!(conformance::subject::CPU, Tiled);
 conformance::e4m3_suite!(conformance::subject::CPU, Tiled);
 conformance::mla_suite!(conformance::subject::CPU, Tiled);

@@ -32,6 +32,7 @@ conformance::edges_suite!(conformance::subject::CUDA_OF_FEW_SMS {
 conformance::head_splits_suite!(conformance::subject::CUDA_HEAD_SPLITS);
 conformance::merge_suite!(conformance::subject::CUDA);
 conformance::append_suite!(conformance::subject::CUDA);
+conformance::quantize_suite!(conformance::subject::CUDA);
 conformance::fp8_suite!(conformance::subject::CUDA, Flash2);
 conformance::e4m3_suite!(conformance::subject::CUDA, Flash3, wide: conformance::subject::CUDA_WIDE_SOON);
 conformance::mla_suite!(conformance::subject::CUDA_OF_FEW_SMS, Flash3);

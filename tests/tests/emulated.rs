@@ -35,6 +35,7 @@ conformance::stages_suite!(conformance::subject::EMULATED_ONE_SM {
 conformance::head_splits_suite!(conformance::subject::EMULATED_HEAD_SPLITS);
 conformance::merge_suite!(conformance::subject::EMULATED_HOPPER);
 conformance::append_suite!(conformance::subject::EMULATED_HOPPER);
+conformance::quantize_suite!(conformance::subject::EMULATED_HOPPER);
 conformance::fp8_suite!(conformance::subject::EMULATED_HOPPER, Flash2);
 conformance::e4m3_suite!(conformance::subject::EMULATED_HOPPER, Flash3, wide: conformance::subject::EMULATED_WIDE_SOON);
 conformance::mla_suite!(conformance::subject::EMULATED_HOPPER, Flash3);

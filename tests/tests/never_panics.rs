@@ -393,7 +393,7 @@ fn append_plan(problem: &AppendProblem, packed: bool) -> Result<bool, Error> {
     let plan = plan_append(&checked, &DeviceInfo::h200(), Backend::Cuda)?;
     let [batch, rows, heads_k, _] = problem.shape_new();
     let n_lines = (batch * rows * (problem.heads_q() + 2 * heads_k)) as u64;
-    let Some(launch) = plan.launch else {
+    let Some(launch) = plan.launches.first() else {
         return Ok(n_lines == 0);
     };
     let covered = u64::from(launch.grid) * u64::from(launch.variant.tile_config.block_q);

@@ -6,12 +6,13 @@ use candle_core::{DType, Layout, Result};
 use ferroflash::arguments::Argument;
 use ferroflash::prepared::Layouts;
 use ferroflash::raw;
-use ferroflash::{Append, Attention, Dtype, PlanCache};
+use ferroflash::{Append, Attention, Dtype, PlanCache, Quantize, QuantizeProblem};
 
 use crate::append_call::AppendCall;
 use crate::call::{AllGradients, Call, Results};
 use crate::carried::Of;
 use crate::error::Error;
+use crate::given::Given;
 use crate::in_place::Written;
 use crate::layout::layout;
 use crate::memory::{Held, Place, Run, Stored};
@@ -108,6 +109,28 @@ pub(crate) fn backward<P: Place>(
         of_inputs,
         of_carried,
     })
+}
+
+/// A tensor in e4m3, and its scales.
+pub(crate) fn quantize<P: Place>(
+    problem: QuantizeProblem,
+    x: Stored<P>,
+) -> Result<(P::Storage, P::Storage)> {
+    let place = P::of(x.0)?;
+    let quantize = Quantize::new(place.device(), problem).map_err(Error::from)?;
+    let layouts = Layouts::contiguous().with(Argument::X, layout(x.1));
+    let planned = raw::Call::quantize(&quantize, &layouts, &PLANS).map_err(Error::from)?;
+    let mut rounded = place.room(DType::F8E4M3, problem.shape().iter().product())?;
+    // There is memory for a number of each row of each head at least.
+    let mut descale = place.room(DType::F32, problem.n_scales() as usize)?;
+    let given = Given::default();
+    let held = Held::of(&given, &[]);
+    let mut run = Run::new(&place, &held)?;
+    run.read(Argument::X, x)?;
+    run.write(Argument::Rounded, &mut rounded, 0)?;
+    run.write(Argument::DescaleOut, &mut descale, 0)?;
+    run.run(&planned)?;
+    Ok((rounded, descale))
 }
 
 /// A cache of keys or of values.

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `problem` | attention problems, checked |
 //! | `argument` | the library's arguments, by name |
-//! | `operation` | appends and rotations |
+//! | `operation` | appends, rotations and roundings to 8 bits |
 //! | `device` | devices, kept open |
 //! | `expression` | custom scores and masks |
 //! | `raw` | passes on addresses |

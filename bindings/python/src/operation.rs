@@ -1,7 +1,7 @@
-//! Operations other than attention: appends and rotations, from shapes.
+//! Operations other than attention: appends, rotations and roundings to 8 bits, from shapes.
 
 use ferroflash::rotary::{Pairs, QueryPositions, Turns};
-use ferroflash::{AppendProblem, RotateProblem};
+use ferroflash::{AppendProblem, Fp8, QuantizeProblem, RotateProblem};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -99,6 +99,25 @@ pub(crate) fn rotate_problem(
         )),
         _ => Err(refused("x", shape)),
     }
+}
+
+/// A tensor of this shape to be rounded to 8 bits, with a scale for each sequence and head of keys, a power of 2. With `hadamard` its rows are rotated first.
+pub(crate) fn quantize_problem(
+    dtype: &str,
+    shape: &[usize],
+    heads_k: usize,
+    hadamard: bool,
+) -> PyResult<QuantizeProblem> {
+    let [batch, seqlen, heads, head_dim] = *shape else {
+        return Err(refused("x", shape));
+    };
+    let shape = [batch, seqlen, heads, head_dim];
+    let problem = QuantizeProblem::new(dtype_of(dtype)?, shape, Fp8::PerHead);
+    let problem = problem.heads_k(heads_k).power_of_2();
+    Ok(match hadamard {
+        true => problem.hadamard(Some(0)),
+        false => problem,
+    })
 }
 
 fn refused(argument: &str, shape: &[usize]) -> PyErr {

@@ -141,10 +141,19 @@ def test_hadamard_with_outliers(device, dtype):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("head_dim", [1, 16, 64, 128, 256])
+@pytest.mark.parametrize("head_dim", [1, 16, 64, 80, 128, 192, 256])
 def test_the_rotation_is_orthogonal(device, head_dim):
     rotation = fp8._rotation(torch.empty(head_dim, dtype=torch.float32, device=device))
     torch.testing.assert_close(rotation @ rotation.T, torch.eye(head_dim, device=device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("head_dim", [16, 64, 80, 192, 256])
+def test_the_rotation_is_that_of_the_kernels(device, head_dim):
+    x = torch.randn(1, 40, 2, head_dim, device=device)
+    rounded, descale = fp8._quantize.quantize(x, 2, True)
+    rotated = x @ fp8._rotation(x)
+    assert error_of(rounded.double() * descale.double()[:, None, :, None], rotated.double()) < 0.04
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -334,7 +343,7 @@ def test_quantize(device):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_the_greatest_numbers_do_not_overflow(device, dtype):
-    x = torch.rand(20_000, 1, 1, 2, device=device).add(1).to(dtype)
+    x = torch.rand(2_000, 1, 1, 16, device=device).add(1).to(dtype)
     rounded, _ = fp8.quantize(x)
     most = rounded.float().amax((1, 2, 3))
     assert bool(((most >= 224) & (most <= 448)).all())
@@ -358,8 +367,7 @@ def test_the_greatest_numbers_do_not_overflow(device, dtype):
         (ValueError, "q has 4 heads; needed: a multiple of those of k, 0", lambda q, k, v: ((q, k[:, :, :0], v[:, :, :0]), {})),
         (ValueError, "heads_q is 0", lambda q, k, v: ((q[:, :, :0], k, v), {})),
         (ValueError, "head_dim is 0", lambda q, k, v: ([x[..., :0] for x in (q, k, v)], {})),
-        (ValueError, "q has head_dim 48; needed with hadamard: a power of 2", lambda *x: ([y[..., :48] for y in x], {"hadamard": True})),
-        (ValueError, "q has head_dim 0; needed with hadamard", lambda *x: ([y[..., :0] for y in x], {"hadamard": True})),
+        (ValueError, "head_dim is 0", lambda *x: ([y[..., :0] for y in x], {"hadamard": True})),
         (ValueError, "softmax_scale is 0", lambda *x: (x, {"softmax_scale": 0.0})),
         (TypeError, "softmax_scale is 'x'", lambda *x: (x, {"softmax_scale": "x"})),
         (ValueError, "window_size", lambda *x: (x, {"window_size": (3,)})),

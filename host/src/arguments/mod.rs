@@ -11,6 +11,7 @@
 //! | `merge.rs` | [`MergeInputs`], and the table of a merge |
 //! | `append.rs` | [`AppendInputs`], [`AppendOutputs`], and the table of an append |
 //! | `rotate.rs` | [`RotateInputs`], and the table of a rotation |
+//! | `quantize.rs` | [`QuantizeInputs`], [`QuantizeOutputs`], and the table of a rounding to 8 bits |
 //! | `dropout.rs` | [`DropoutRng`]: seed and offset |
 //! | `score.rs` | [`ScoreInputs`]: parameters and tensors of expressions, by name; [`ScoreGradients`] |
 //! | `by_argument.rs` | [`ByArgument`]: one value for every [`Argument`] |
@@ -29,6 +30,7 @@ mod merge;
 mod needs;
 mod operands;
 mod operation;
+mod quantize;
 mod rotate;
 mod score;
 
@@ -43,6 +45,7 @@ pub use merge::MergeInputs;
 pub(crate) use needs::{Access, Form, Need, Presence, need};
 pub(crate) use operands::{Lent, Operand, Operands, Values};
 pub(crate) use operation::Operation;
+pub use quantize::{QuantizeInputs, QuantizeOutputs};
 pub use rotate::RotateInputs;
 pub(crate) use score::Named;
 pub use score::{ScoreGradients, ScoreInputs};

@@ -5,7 +5,7 @@ use std::fmt;
 use super::{Argument, ByArgument, Need};
 use crate::dtype::Dtype;
 
-/// An operation other than attention, such as a merge: one launch, without a workspace.
+/// An operation other than attention, such as a merge.
 pub(crate) trait Operation: Copy + fmt::Display + 'static {
     /// Its name in errors and plans: "merge".
     const VERB: &'static str;

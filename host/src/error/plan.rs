@@ -23,7 +23,7 @@ pub enum PlanError {
     Operation {
         /// The backend that was to do it.
         backend: Backend,
-        /// What was to be done: "merge", "append", "rotate".
+        /// What was to be done: "merge", "append", "rotate", "quantize".
         verb: &'static str,
         /// Why it cannot.
         reason: Reason,

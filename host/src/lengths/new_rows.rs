@@ -5,6 +5,7 @@ use crate::arguments::{Argument, Operands};
 use crate::error::ProblemError;
 use crate::problem::append::AppendProblem;
 use crate::problem::new_rows::NewRows;
+use crate::problem::quantize::QuantizeProblem;
 use crate::problem::rotate::RotateProblem;
 
 /// The new rows of a sequence.
@@ -64,6 +65,21 @@ pub(crate) fn of_rotate(
         problem.turns().n_positions,
         given(Argument::CuSeqlens),
         given(Argument::SeqlenOffsets),
+    )
+}
+
+/// Of a rounding to 8 bits; an error says which length contradicts which. The lengths are on the host.
+pub(crate) fn of_quantize(
+    problem: &QuantizeProblem,
+    operands: &Operands,
+) -> Result<Vec<NewSpan>, ProblemError> {
+    let cu_seqlens = (Argument::CuSeqlens, operands.lengths(Argument::CuSeqlens));
+    spans(
+        problem.rows(),
+        problem.batch(),
+        problem.max_seqlen(),
+        cu_seqlens,
+        (Argument::SeqlenOffsets, None),
     )
 }
 

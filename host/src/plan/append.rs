@@ -6,7 +6,7 @@ use ferroflash_kernels::params::{
 use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Kind;
 
-use super::operation::{OperationPlan, counts, kernel, plan_operation};
+use super::operation::{Launches, OperationPlan, counts, kernel, plan_operation};
 use super::{Backend, DeviceInfo, PlannedLaunch, Reason, lengths, views};
 use crate::arguments::{Argument, Operation};
 use crate::error::PlanError;
@@ -59,7 +59,7 @@ pub fn plan_rotate(
     )
 }
 
-fn append(checked: &CheckedAppend, device: &DeviceInfo) -> Result<Option<PlannedLaunch>, Reason> {
+fn append(checked: &CheckedAppend, device: &DeviceInfo) -> Result<Launches, Reason> {
     let problem = checked.problem();
     let pages = |size: fn(problem::Pages) -> usize| problem.pages().map_or(0, size) as u64;
     counts([
@@ -100,11 +100,7 @@ fn append(checked: &CheckedAppend, device: &DeviceInfo) -> Result<Option<Planned
     launch(params, checked, device)
 }
 
-fn rotate(
-    checked: &CheckedRotate,
-    sin_sign: f32,
-    device: &DeviceInfo,
-) -> Result<Option<PlannedLaunch>, Reason> {
+fn rotate(checked: &CheckedRotate, sin_sign: f32, device: &DeviceInfo) -> Result<Launches, Reason> {
     let problem = checked.problem();
     let [.., heads, head_dim] = problem.shape();
     counts([("heads", heads as u64)])?;
@@ -123,7 +119,7 @@ fn launch<P: Operation>(
     params: AppendParams,
     checked: &CheckedOperation<P>,
     device: &DeviceInfo,
-) -> Result<Option<PlannedLaunch>, Reason> {
+) -> Result<Launches, Reason> {
     let variant = kernel(Kind::Append, params.head_dim as usize, checked, device)?;
     let heads = u64::from(params.heads_q) + 2 * u64::from(params.heads_k);
     let n_lines = u64::from(params.rows.n_rows) * heads;
@@ -134,13 +130,17 @@ fn launch<P: Operation>(
     };
     let of_lines = (n_lines as u32).div_ceil(variant.tile_config.block_q);
     let grid = of_lines.max(n_lengths.div_ceil(variant.tile_config.threads));
-    Ok((grid > 0).then(|| PlannedLaunch {
-        variant,
-        spec: Spec::PLAIN,
-        edit: None,
-        grid,
-        params: views::describe(Params::Append(params), variant, checked.arguments()),
-    }))
+    let mut launches = Launches::default();
+    if grid > 0 {
+        launches.push(PlannedLaunch {
+            variant,
+            spec: Spec::PLAIN,
+            edit: None,
+            grid,
+            params: views::describe(Params::Append(params), variant, checked.arguments()),
+        });
+    }
+    Ok(launches)
 }
 
 fn rows(rows: new_rows::NewRows, batch: usize) -> Result<NewRows, Reason> {

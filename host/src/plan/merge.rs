@@ -4,7 +4,7 @@ use ferroflash_kernels::params::{MergeParams, Params};
 use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Kind;
 
-use super::operation::{OperationPlan, counts, kernel, plan_operation};
+use super::operation::{Launches, OperationPlan, counts, kernel, plan_operation};
 use super::{Backend, DeviceInfo, PlannedLaunch, Reason, views};
 use crate::error::PlanError;
 use crate::problem::merge::MergeProblem;
@@ -23,16 +23,17 @@ pub fn plan_merge(
     device: &DeviceInfo,
     backend: Backend,
 ) -> Result<MergePlan, PlanError> {
-    plan_operation(checked, device, backend, launch)
+    plan_operation(checked, device, backend, launches)
 }
 
-fn launch(checked: &CheckedMerge, device: &DeviceInfo) -> Result<Option<PlannedLaunch>, Reason> {
+fn launches(checked: &CheckedMerge, device: &DeviceInfo) -> Result<Launches, Reason> {
     let problem = checked.problem();
     let [_, seqlen, heads, head_dim] = problem.shape();
     let variant = kernel(Kind::Merge, head_dim, checked, device)?;
     counts([("batch · heads · seqlen", problem.n_rows())])?;
+    let mut launches = Launches::default();
     if problem.n_rows() == 0 {
-        return Ok(None);
+        return Ok(launches);
     }
     let n_rows = problem.n_rows() as u32;
     // Each fits: there are rows, and the product of the sizes is their number.
@@ -43,11 +44,12 @@ fn launch(checked: &CheckedMerge, device: &DeviceInfo) -> Result<Option<PlannedL
         head_dim: head_dim as u32,
         ..MergeParams::default()
     };
-    Ok(Some(PlannedLaunch {
+    launches.push(PlannedLaunch {
         variant,
         spec: Spec::PLAIN,
         edit: None,
         grid: n_rows.div_ceil(variant.tile_config.block_q),
         params: views::describe(Params::Merge(params), variant, checked.arguments()),
-    }))
+    });
+    Ok(launches)
 }

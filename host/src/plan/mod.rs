@@ -34,6 +34,7 @@ mod mask_map;
 mod merge;
 mod operation;
 mod planned;
+mod quantize;
 #[doc(hidden)]
 pub mod schedule;
 mod select;
@@ -68,6 +69,7 @@ pub use eligible::eligible;
 pub use merge::{MergePlan, plan_merge};
 pub use operation::OperationPlan;
 pub(crate) use planned::{Lies, Planned, give};
+pub use quantize::{QuantizePlan, plan_quantize};
 pub use select::kinds;
 pub use stamps::NoStamps;
 pub use standard::COLUMN_MULTIPLE;

@@ -1,4 +1,4 @@
-//! Operations other than attention, planned: one launch at most, without a workspace.
+//! Operations other than attention, planned: a launch or two, or none.
 
 use std::fmt;
 
@@ -23,49 +23,67 @@ pub struct OperationPlan<P> {
     pub backend: Backend,
     /// The operation.
     pub problem: P,
-    /// The kernel. None on the CPU, or if there is nothing to do.
-    pub launch: Option<PlannedLaunch>,
+    /// The launches, in order. None on the CPU, or if there is nothing to do.
+    pub launches: Vec<PlannedLaunch>,
+    /// Memory in addition to inputs and outputs.
+    pub workspace: WorkspaceLayout,
     verb: &'static str,
     dtype: Dtype,
     needs: ByArgument<Option<Need>>,
-    /// Memory in addition to inputs and outputs: none.
-    workspace: WorkspaceLayout,
 }
 
 impl<P> OperationPlan<P> {
-    /// The kernel.
+    /// The kernel that writes the results.
     pub fn kernel(&self) -> Option<SpecialisedKernel> {
-        self.launch.as_ref().map(PlannedLaunch::kernel)
+        self.launches.last().map(PlannedLaunch::kernel)
     }
 
-    /// The parameters of the launch, with every address filled in, as [`Plan::params`](super::Plan::params) gives them.
-    pub fn params(&self, address: impl Fn(Argument) -> u64) -> Option<Params> {
-        let launch = self.launch.as_ref()?;
-        Some(self.bound(launch, 0, address, None))
+    /// The parameters of each launch, with every address filled in, as [`Plan::params`](super::Plan::params) gives them.
+    pub fn params(&self, workspace: u64, address: impl Fn(Argument) -> u64) -> Vec<Params> {
+        let bound = |launch| self.bound(launch, workspace, &address, None);
+        self.launches.iter().map(bound).collect()
     }
 }
 
-/// Plans an operation for a GPU (or the emulator's) or for the CPU. `launch` returns the launch on a GPU.
+/// What a GPU does for an operation.
+#[derive(Default)]
+pub(super) struct Launches {
+    launches: Vec<PlannedLaunch>,
+    /// What they leave for each other.
+    pub(super) workspace: WorkspaceLayout,
+}
+
+impl Launches {
+    /// After the others.
+    pub(super) fn push(&mut self, launch: PlannedLaunch) {
+        self.launches.push(launch);
+    }
+}
+
+/// Plans an operation for a GPU (or the emulator's) or for the CPU. `launches` returns those on a GPU.
 pub(super) fn plan_operation<P: Operation>(
     checked: &CheckedOperation<P>,
     device: &DeviceInfo,
     backend: Backend,
-    launch: fn(&CheckedOperation<P>, &DeviceInfo) -> Result<Option<PlannedLaunch>, Reason>,
+    launches: fn(&CheckedOperation<P>, &DeviceInfo) -> Result<Launches, Reason>,
 ) -> Result<OperationPlan<P>, PlanError> {
     let problem = *checked.problem();
-    let launch = match backend {
-        Backend::Cpu => Ok(None),
-        Backend::Cuda | Backend::Emulated => launch(checked, device),
+    let launches = match backend {
+        Backend::Cpu => Ok(Launches::default()),
+        Backend::Cuda | Backend::Emulated => launches(checked, device),
     };
-    match launch {
-        Ok(launch) => Ok(OperationPlan {
+    match launches {
+        Ok(Launches {
+            launches,
+            workspace,
+        }) => Ok(OperationPlan {
             backend,
             problem,
-            launch,
+            launches,
+            workspace,
             verb: P::VERB,
             dtype: problem.dtype(),
             needs: problem.needs(),
-            workspace: WorkspaceLayout::default(),
         }),
         Err(reason) => Err(PlanError::Operation {
             backend,
@@ -104,7 +122,7 @@ pub(super) fn counts<const N: usize>(sizes: [(&'static str, u64); N]) -> Result<
 
 impl<P> Planned for OperationPlan<P> {
     fn planned_launches(&self) -> &[PlannedLaunch] {
-        self.launch.as_slice()
+        &self.launches
     }
 
     fn workspace_layout(&self) -> &WorkspaceLayout {
@@ -120,20 +138,20 @@ impl<P> Planned for OperationPlan<P> {
     }
 }
 
-/// A line for the backend, one for the problem, and one for the launch.
+/// A line for the backend, one for the problem, and one for each launch.
 impl<P: fmt::Display> fmt::Display for OperationPlan<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} on {}", self.verb, self.backend)?;
         writeln!(f, "  problem   {}", self.problem)?;
-        match &self.launch {
-            Some(launch) => writeln!(
+        for launch in &self.launches {
+            writeln!(
                 f,
                 "  launch    {} grid {} threads {}",
                 launch.kernel(),
                 launch.grid,
                 launch.variant.tile_config.threads
-            ),
-            None => Ok(()),
+            )?;
         }
+        Ok(())
     }
 }

@@ -109,6 +109,7 @@ fn places_of_score(params: &mut Params) -> Option<(&mut ScoreParams, Option<&mut
         | Params::Combine(_)
         | Params::Merge(_)
         | Params::Append(_)
+        | Params::Quantize(_)
         | Params::Dequantize(_)
         | Params::SinkGradient(_) => None,
     }

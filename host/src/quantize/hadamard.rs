@@ -35,19 +35,67 @@ impl Operand {
         if self.values.is_empty() {
             return Ok(self);
         }
-        let width = 1 << head_dim.trailing_zeros();
-        let signs = seed.map(|seed| signs(seed, head_dim));
-        let unit = (1.0 / (width as f64).sqrt()) as f32;
+        let rotation = Rotation::new(seed, head_dim);
         for row in self.values.chunks_exact_mut(head_dim) {
-            if let Some(signs) = &signs {
-                row.iter_mut().zip(signs).for_each(|(x, sign)| *x *= sign);
-            }
-            for block in row.chunks_exact_mut(width) {
-                transform(block);
-                block.iter_mut().for_each(|x| *x *= unit);
-            }
+            rotation.rotate(row);
         }
         self.finite()
+    }
+}
+
+/// The matrix of a seed.
+pub(crate) struct Rotation {
+    /// Columns of a block.
+    width: usize,
+    /// Of each column: −1 or 1.
+    signs: Vec<f32>,
+}
+
+impl Rotation {
+    pub(crate) fn new(seed: Option<u64>, head_dim: usize) -> Rotation {
+        Rotation {
+            width: 1 << head_dim.trailing_zeros(),
+            signs: match seed {
+                Some(seed) => signs(seed, head_dim),
+                None => vec![1.0; head_dim],
+            },
+        }
+    }
+
+    /// Multiplies a row by it.
+    pub(crate) fn rotate(&self, row: &mut [f32]) {
+        row.iter_mut()
+            .zip(&self.signs)
+            .for_each(|(x, sign)| *x *= sign);
+        for block in row.chunks_exact_mut(self.width) {
+            transform(block);
+            block.iter_mut().for_each(|x| *x *= self.unit());
+        }
+    }
+
+    /// Columns of a block: a power of 2.
+    pub(crate) fn width(&self) -> usize {
+        self.width
+    }
+
+    /// 1 / √width.
+    pub(crate) fn unit(&self) -> f32 {
+        (1.0 / (self.width as f64).sqrt()) as f32
+    }
+
+    /// A bit for each of the first 256 columns, the first in the lowest: whether it changes its sign.
+    pub(crate) fn sign_bits(&self) -> [u64; 4] {
+        let mut bits = [0; 4];
+        for (at, _) in self
+            .signs
+            .iter()
+            .take(256)
+            .enumerate()
+            .filter(|(_, sign)| **sign < 0.0)
+        {
+            bits[at / 64] |= 1 << (at % 64);
+        }
+        bits
     }
 }
 

@@ -1,4 +1,4 @@
-//! q, k and v in 8 bits: e4m3 with its scales, on the processor.
+//! q, k and v in 8 bits: e4m3 with its scales, on the processor. [`fp8`](crate::fp8) has scales and rounding on any device.
 //!
 //! [`Fp8`](crate::Fp8) problems take q, k and v in e4m3, and scales. This module makes both, and has the three remedies that the literature knows against the error
 //! of three bits of mantissa: scales for each head, a Hadamard transform of q and k, and smoothing of k. [`Operand`] is a tensor on its way:
@@ -36,6 +36,9 @@ mod quantized;
 mod smooth;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use hadamard::Rotation;
+pub(crate) use operand::E4M3_MAX;
 
 pub use delayed::{AmaxAlgorithm, DelayedScaling};
 pub use operand::Operand;

@@ -10,7 +10,7 @@ use crate::quantize::Quantized;
 use crate::tensor::{Layout, Location, Tensor};
 
 /// The greatest number of e4m3.
-pub(super) const E4M3_MAX: f32 = 448.0;
+pub(crate) const E4M3_MAX: f32 = 448.0;
 
 /// q, k or v on its way to 8 bits: a copy in f32, `[batch, seqlen, heads, head_dim]`, dense. Its numbers are finite.
 ///

@@ -166,18 +166,21 @@ pub(crate) fn descales<'a>(
         return Ok(());
     }
     for argument in [Argument::QDescale, Argument::KDescale, Argument::VDescale] {
-        let scales = scales(argument).unwrap_or_default().iter().enumerate();
-        for (at, &given) in scales {
-            if !Fp8::is_scale(given) {
-                return Err(ProblemError::Descale {
-                    argument,
-                    at,
-                    given,
-                });
-            }
-        }
+        are_scales(argument, scales(argument).unwrap_or_default())?;
     }
     Ok(())
+}
+
+/// Whether each is finite and greater than 0.
+pub(super) fn are_scales(argument: Argument, scales: &[f32]) -> Result<(), ProblemError> {
+    match scales.iter().position(|&given| !Fp8::is_scale(given)) {
+        None => Ok(()),
+        Some(at) => Err(ProblemError::Descale {
+            argument,
+            at,
+            given: scales[at],
+        }),
+    }
 }
 
 /// Products of 16-bit types are exact: only f32 has two kinds.

@@ -85,7 +85,7 @@ fn one_launch_covers_every_row_of_every_head() {
         "append on cuda\n  problem   f16 k [2, 3, 2, 16] to [2, 10, 2, 16], q [2, 3, 4, 16], interleaved 12 of 9 positions\n  \
          launch    append_sm80_f16 plain grid 3 threads 128\n"
     );
-    let Some(Params::Append(params)) = plan.params(|argument| argument as u64 * 256) else {
+    let [Params::Append(params)] = plan.params(0, |argument| argument as u64 * 256)[..] else {
         panic!("{plan}");
     };
     let sizes = [params.heads_q, params.heads_k, params.head_dim];
@@ -114,8 +114,10 @@ fn one_launch_covers_every_row_of_every_head() {
     }
     assert_eq!(params.rows.cu_seqlens, 0);
     assert_eq!(
-        plan_append(&checked, &device, Backend::Cpu).unwrap().launch,
-        None
+        plan_append(&checked, &device, Backend::Cpu)
+            .unwrap()
+            .launches,
+        []
     );
 }
 
@@ -129,11 +131,16 @@ fn lengths_are_written_where_no_row_is() {
         let checked = check_append(&problem, arguments).unwrap();
         plan_append(&checked, &device, Backend::Cuda).unwrap()
     };
-    let grid = |batch| plan(batch, |given| given).launch.map(|launch| launch.grid);
+    let grid = |batch| {
+        plan(batch, |given| given)
+            .launches
+            .first()
+            .map(|launch| launch.grid)
+    };
     assert_eq!([grid(0), grid(1), grid(128)], [None, Some(1), Some(1)]);
     assert_eq!(grid(129), Some(2));
     let without = plan(129, |given| given.without(Argument::SeqUsedOut));
-    assert_eq!(without.launch, None);
+    assert_eq!(without.launches, []);
 }
 
 #[test]
@@ -149,7 +156,7 @@ fn a_rotation_is_the_same_launch_without_a_cache() {
     let checked = check_rotate(&rotation(), arguments).unwrap();
     for (direction, sign) in [(Direction::Forth, 1.0), (Direction::Back, -1.0)] {
         let plan = plan_rotate(&checked, direction, &device, Backend::Cuda).unwrap();
-        let Some(Params::Append(params)) = plan.params(|argument| argument as u64 * 256) else {
+        let [Params::Append(params)] = plan.params(0, |argument| argument as u64 * 256)[..] else {
             panic!("{plan}");
         };
         assert_eq!((params.heads_q, params.heads_k, params.appends), (4, 0, 0));
@@ -158,6 +165,6 @@ fn a_rotation_is_the_same_launch_without_a_cache() {
         assert_eq!(params.q_out.base, Argument::Y as u64 * 256);
         assert_eq!(params.rows.first, Argument::SeqlenOffsets as u64 * 256);
         assert_eq!([params.rows.cu_seqlens, params.seqused_out], [0; 2]);
-        assert_eq!(plan.launch.unwrap().grid, 2);
+        assert_eq!(plan.launches[0].grid, 2);
     }
 }

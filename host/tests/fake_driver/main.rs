@@ -38,6 +38,7 @@ mod marks;
 mod merge;
 mod prepared;
 mod ptxas;
+mod quantize;
 mod queue;
 mod resources;
 mod scores;
@@ -72,6 +73,9 @@ fn params_bytes(kernel: &str) -> Option<usize> {
         }
         variants::Kind::SinkGradient => size_of::<ferroflash_kernels::params::SinkGradientParams>(),
         variants::Kind::Append => size_of::<ferroflash_kernels::params::AppendParams>(),
+        variants::Kind::Amax | variants::Kind::Quantize => {
+            size_of::<ferroflash_kernels::params::QuantizeParams>()
+        }
         variants::Kind::TileList | variants::Kind::TmaTileList => size_of::<TileListParams>(),
         _ => size_of::<StandardParams>(),
     })

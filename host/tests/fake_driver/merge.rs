@@ -32,7 +32,7 @@ fn a_merge_is_one_launch_on_the_queues_stream() {
     let [launch] = &only_launches(calls)[..] else {
         panic!("one launch");
     };
-    let planned = prepared.plan().launch.unwrap();
+    let planned = prepared.plan().launches[0];
     assert_eq!(launch.kernel, "merge_sm80_bf16");
     assert_eq!(launch.grid, [planned.grid, 1, 1]);
     assert_eq!(launch.block, [planned.variant.tile_config.threads, 1, 1]);

@@ -89,6 +89,17 @@ pub const fn append() -> TileConfig {
     }
 }
 
+/// A tensor to 8 bits: eight warps for 128 rows of the heads that share one of keys. A row of head_dim 128 takes 16 lanes, so a thread has eight pieces of such a
+/// head. Shared memory holds a number for each warp.
+pub const fn quantize() -> TileConfig {
+    let threads = 256;
+    TileConfig {
+        block_q: 128,
+        shared_bytes: threads / 32 * 4,
+        ..TileConfig::new(threads, 4)
+    }
+}
+
 /// q, k and v out of 8 bits: eight warps for 16 rows of all heads. Many blocks per SM keep many loads in flight.
 pub const fn dequantize() -> TileConfig {
     TileConfig {

@@ -8,6 +8,7 @@
 //! | `block_sparse` | block masks: the map, and the lists of blocks that it leaves |
 //! | `merge` | results over parts of the keys put together; split-KV's last kernel |
 //! | `append` | rows of a KV cache, and rotary embeddings |
+//! | `quantize` | a tensor to 8 bits |
 //! | `dequantize` | q, k and v out of 8 bits, for the backward pass |
 //! | `standard`, `papers` | attention that stores its scores; flash1 as its paper has it |
 //! | `common` | where a tile's sequence lies, dropout, expressions of scores, time stamps |
@@ -25,6 +26,7 @@ pub mod merge;
 pub mod append;
 
 pub mod dequantize;
+pub mod quantize;
 
 pub mod standard;
 

@@ -4,7 +4,7 @@ use core::ptr::slice_from_raw_parts;
 
 use super::{
     AppendParams, BackwardParams, BlockListParams, ClearParams, CombineParams, DequantizeParams,
-    Flash1ForwardParams, ForwardParams, KernelParams, MaskMapParams, MergeParams,
+    Flash1ForwardParams, ForwardParams, KernelParams, MaskMapParams, MergeParams, QuantizeParams,
     SinkGradientParams, Slot, StandardParams, TensorGradientParams, TileListParams,
     TmaBackwardParams, TmaForwardParams,
 };
@@ -81,6 +81,8 @@ any! {
     SinkGradient(SinkGradientParams),
     /// Of the kernel that gives the gradient of a tensor which a score reads.
     TensorGradient(TensorGradientParams),
+    /// Of the kernels that round a tensor to 8 bits.
+    Quantize(QuantizeParams),
     /// Of the kernel that takes q, k and v out of 8 bits.
     Dequantize(DequantizeParams),
 }

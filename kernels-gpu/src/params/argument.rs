@@ -219,6 +219,14 @@ optional_inputs! {
             Lse2 = "lse_2",
             /// Rows to be rotated by their positions; in the backward pass, the gradient of the rotated rows.
             X = "x",
+            /// A tensor in 8 bits.
+            Rounded = "rounded",
+            /// Scales that it is given.
+            Descale = "descale",
+            /// Scales that follow from it.
+            DescaleOut = "descale_out",
+            /// Its greatest magnitudes.
+            Amax = "amax",
             /// The rotated rows.
             Y = "y",
             /// The first row of x of each sequence, and the end of the last.

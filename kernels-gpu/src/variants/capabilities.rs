@@ -81,7 +81,12 @@ impl Kind {
                 BAND.and(Spec::of(&[BlockMask, Lengths, Dropout, FullPrecision]))
             }
             Kind::Combine => Spec::of(&[Lengths, Sinks]),
-            Kind::Merge | Kind::Append | Kind::Dequantize | Kind::SinkGradient => Spec::PLAIN,
+            Kind::Merge
+            | Kind::Append
+            | Kind::Amax
+            | Kind::Quantize
+            | Kind::Dequantize
+            | Kind::SinkGradient => Spec::PLAIN,
             Kind::TileList | Kind::TmaTileList | Kind::BlockList => BAND,
             Kind::MaskMap => BAND.with(Score),
             Kind::Clear => BAND.with(BlockMask),

@@ -100,6 +100,38 @@ macro_rules! append_suite {
     };
 }
 
+/// Makes the tests of roundings to 8 bits.
+#[macro_export]
+macro_rules! quantize_suite {
+    ($subject:path) => {
+        mod quantize {
+            use $crate::cases::quantize;
+            use $crate::path;
+            use $crate::quantize::check;
+            use $crate::sample::seed;
+            use $crate::subject::Subject;
+
+            const SUBJECT: Subject = $subject;
+
+            #[test]
+            fn shapes() {
+                check(&SUBJECT, path!("shapes"), &quantize::shapes(seed()));
+            }
+
+            #[test]
+            fn edges() {
+                check(&SUBJECT, path!("edges"), &quantize::edges(seed()));
+            }
+
+            #[test]
+            fn random() {
+                let n = SUBJECT.n_random as usize;
+                check(&SUBJECT, path!("random"), &quantize::random(n, seed()));
+            }
+        }
+    };
+}
+
 /// Makes the tests of keys and values in pages: a module of this name for a subject and an algorithm.
 #[macro_export]
 macro_rules! pages_suite {

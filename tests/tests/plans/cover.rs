@@ -197,7 +197,7 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
             let rows = problem.shape_lse().iter().product::<usize>() as u64;
             assert_eq!(grid, rows.div_ceil(tile_config.block_q.into()));
         }
-        Params::Merge(_) | Params::Append(_) => {
+        Params::Merge(_) | Params::Append(_) | Params::Quantize(_) => {
             panic!("no plan of attention does what is beside it")
         }
         Params::TensorGradient(_) => panic!("no score is edited here"),

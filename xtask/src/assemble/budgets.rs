@@ -224,7 +224,15 @@ pub fn specs(variant: &Variant) -> &'static [Spec] {
             &[Spec::PLAIN, CAUSAL, WINDOW]
         }
         (Kind::Clear, _) => &[Spec::PLAIN, CAUSAL, WINDOW, BLOCKS],
-        (Kind::Merge | Kind::Append | Kind::Dequantize | Kind::SinkGradient, _) => &[Spec::PLAIN],
+        (
+            Kind::Merge
+            | Kind::Append
+            | Kind::Amax
+            | Kind::Quantize
+            | Kind::Dequantize
+            | Kind::SinkGradient,
+            _,
+        ) => &[Spec::PLAIN],
         (Kind::Combine | Kind::StandardDelta, _) => &[Spec::PLAIN, PACKED, SINKS, PACKED_SINKS],
         (Kind::StandardSoftmax, _) => &[
             Spec::PLAIN,

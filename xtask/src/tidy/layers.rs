@@ -7,7 +7,7 @@ const ROOM: &str = "host/src/";
 
 /// Its modules from the bottom to the top. The CPU's attention is a layer of its own below planning, which asks it for its memory;
 /// its rows of weights lie above the backends, since they copy from a GPU.
-const LAYERS: [&str; 29] = [
+const LAYERS: [&str; 30] = [
     "dtype",
     "terms",
     "error",
@@ -34,6 +34,7 @@ const LAYERS: [&str; 29] = [
     "append",
     "kv_cache",
     "rotate",
+    "fp8",
     "cache",
     "raw",
     "ahead",

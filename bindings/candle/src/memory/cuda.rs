@@ -154,6 +154,7 @@ impl Place for Cuda {
             DType::F16 => CudaStorageSlice::F16(self.elements(n)?),
             DType::I32 => CudaStorageSlice::I32(self.elements(n)?),
             DType::U32 => CudaStorageSlice::U32(self.elements(n)?),
+            DType::F8E4M3 => CudaStorageSlice::F8E4M3(self.elements(n)?),
             _ => CudaStorageSlice::F32(self.elements(n)?),
         };
         let device = self.candle.clone();

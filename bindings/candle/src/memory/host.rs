@@ -6,6 +6,7 @@ use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, DType, DeviceLocation, Layout, Result, Storage};
 use ferroflash::Device;
 use ferroflash::raw::{Addresses, Call, Values};
+use float8::F8E4M3;
 use half::{bf16, f16};
 
 use super::{Place, refused};
@@ -67,6 +68,7 @@ impl Place for Host {
             DType::F16 => CpuStorage::F16(vec![f16::ZERO; n]),
             DType::I32 => CpuStorage::I32(vec![0; n]),
             DType::U32 => CpuStorage::U32(vec![0; n]),
+            DType::F8E4M3 => CpuStorage::F8E4M3(vec![F8E4M3::ZERO; n]),
             _ => CpuStorage::F32(vec![0.0; n]),
         })
     }

@@ -130,6 +130,17 @@ class Call:
         rotary: tuple[bool, int, int],
     ) -> Call:
         """Rows rotated by their positions."""
+    @staticmethod
+    def quantize(
+        dtype: str,
+        shape: Sequence[int],
+        ordinal: int | None,
+        strides: Mapping[str, Sequence[int]],
+        *,
+        heads_k: int,
+        hadamard: bool,
+    ) -> Call:
+        """A tensor rounded to e4m3, with a scale for each sequence and head of keys, a power of 2; with `hadamard` its rows are rotated first."""
     @property
     def workspace_bytes(self) -> int: ...
     def run(

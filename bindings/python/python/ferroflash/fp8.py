@@ -24,22 +24,17 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from . import _quantize
 from ._call import Beside, Numbers
-from ._checks import DTYPES, FP8, Form, check, default_scale, number
+from ._checks import DTYPES, Form, check, default_scale, number
 from ._refuse import window
 from ._spelling import spelled
 from ._torch import _are_plain, _cast, _gradients, _keep, attend
 
 __all__ = ["flash_attn_func", "quantize"]
 
-# The greatest number of e4m3.
-_GREATEST = 448.0
-
-# The least scale: the product of two is a number of float32.
-_LEAST = 2.0**-60
-
-# Of float32: all bits of the mantissa, and all of the exponent.
-_MANTISSA, _EXPONENT = 0x7FFFFF, 0x7F800000
+# All bits of a word.
+_WORD = 2**64 - 1
 
 # What is rounded.
 _TYPES = (torch.bfloat16, torch.float16)
@@ -66,7 +61,7 @@ def flash_attn_func(
         softmax_scale: factor of the scores; None is 1/√head_dim.
         causal: aligned to the bottom right.
         window_size: (left, right): how many keys a query sees before and after its position; −1 is no limit.
-        hadamard: whether the columns of q and k are rotated first; head_dim is a power of 2 then.
+        hadamard: whether the columns of q and k are rotated first, in blocks as wide as the greatest power of 2 that divides head_dim.
 
     Returns:
         o, like q; lse, float32 `[batch, heads_q, seqlen_q]`.
@@ -78,9 +73,6 @@ def flash_attn_func(
     """
     q, k, v = _cast(q, k, v)
     _check(q, k, v)
-    head_dim = q.shape[-1]
-    if hadamard and (head_dim < 1 or head_dim & (head_dim - 1) != 0):
-        raise ValueError(f"q has head_dim {head_dim}; needed with hadamard: a power of 2")
     scale = default_scale(q.shape) if softmax_scale is None else number("softmax_scale", softmax_scale)
     numbers = (None, None, scale, *window(window_size, causal), 0)
     o, lse = _Attention.apply(q, k, v, numbers, hadamard)
@@ -91,7 +83,7 @@ def quantize(x: Tensor, heads_k: int | None = None) -> tuple[Tensor, Tensor]:
     """A tensor in e4m3, and its scales: an element stands for the number times its scale. Without gradients.
 
     Args:
-        x: `[batch, seqlen, heads, head_dim]`; bfloat16, float16 or float32. What shares its scale with a number that is not finite is NaN.
+        x: `[batch, seqlen, heads, head_dim]`; bfloat16, float16 or float32. On a GPU head_dim is a multiple of 16 up to 256. What shares its scale with a number that is not finite is NaN.
         heads_k: heads of keys, whose number divides that of the heads: heads that share one share its scale. None: each head has its own.
 
     Returns:
@@ -101,44 +93,14 @@ def quantize(x: Tensor, heads_k: int | None = None) -> tuple[Tensor, Tensor]:
     Raises:
         TypeError: x is no tensor, or of a type that is not allowed.
         ValueError: x has not four dimensions, or heads_k does not divide its heads.
+        NotImplementedError: no kernel supports the call.
     """
     _check_form("x", x, tuple(DTYPES))
     heads = x.shape[2]
     heads_k = heads if heads_k is None else heads_k
     if heads_k < 1 or heads % heads_k != 0:
         raise ValueError(f"x has {heads} heads; needed: a multiple of heads_k, {heads_k}")
-    (rounded,), (descale,) = _quantize((x,), heads_k)
-    return rounded, descale
-
-
-@torch.no_grad()
-def _quantize(tensors: Sequence[Tensor], heads_k: int) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-    """As `quantize`, of several tensors, and their scales together: an operation on a few numbers takes as long as one on many."""
-    amax = torch.stack([_amax(x, heads_k) for x in tensors])
-    finite = amax < math.inf
-    # Up to a power of 2, which has no mantissa.
-    powers = ((amax / _GREATEST).view(torch.int32) + _MANTISSA & _EXPONENT).view(torch.float32)
-    descales = torch.where((amax > 0) & finite, powers.clamp_min(_LEAST), 1.0)
-    factors = torch.where(finite, descales.reciprocal(), math.nan)
-    return [
-        _scaled(x, of).to(FP8, memory_format=torch.contiguous_format) for x, of in zip(tensors, factors, strict=True)
-    ], descales.unbind()
-
-
-def _amax(x: Tensor, heads_k: int) -> Tensor:
-    """The greatest absolute values of `[batch, seqlen, heads, head_dim]`, float32 `[batch, heads_k]`."""
-    if x.numel() == 0:
-        return x.new_zeros(x.shape[0], heads_k, dtype=torch.float32)
-    # Of columns first: neighbours in memory are then different ones, as the kernel likes it.
-    of_columns = torch.linalg.vector_norm(x.flatten(2), math.inf, 1)
-    return of_columns.unflatten(1, (heads_k, -1)).amax(2).float()
-
-
-def _scaled(x: Tensor, factors: Tensor) -> Tensor:
-    """`[batch, seqlen, heads, head_dim]` times `[batch, heads_k]`. bfloat16 has room for products by powers of 2; float16 has not."""
-    factors = factors if x.dtype == torch.float16 else factors.to(x.dtype)
-    groups = x.unflatten(2, (factors.shape[1], x.shape[2] // factors.shape[1]))
-    return (groups * factors[:, None, :, None, None]).flatten(2, 3)
+    return _quantize.quantize(x.detach(), heads_k, False)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -162,7 +124,7 @@ def _check_form(argument: str, given: object, types: Sequence[torch.dtype]) -> N
 
 
 def _rotation(like: Tensor) -> Tensor:
-    """An orthogonal matrix for a tensor's columns: signs, then a Hadamard transform."""
+    """The orthogonal matrix by which columns are rotated: signs, then a Hadamard transform of blocks as wide as a power of 2 that divides head_dim."""
     size, device, dtype = like.shape[-1], like.device, like.dtype
     # What a compiler or a mode makes is not kept: it need not be a tensor with numbers.
     return _kept_rotation(size, device, dtype) if _are_plain(like) else _new_rotation(size, device).to(dtype)
@@ -175,13 +137,25 @@ def _kept_rotation(size: int, device: torch.device, dtype: torch.dtype) -> Tenso
 
 
 def _new_rotation(size: int, device: torch.device) -> Tensor:
+    width = size & -size
     matrix = torch.ones(1, 1, dtype=torch.float32, device=device)
-    while matrix.shape[0] < size:
+    while matrix.shape[0] < width:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
-    at = torch.arange(size, device=device)
-    # As good as random, and the same everywhere.
-    signs = 1 - 2 * (at * at * 2654435761 // 65536 % 2)
-    return signs[:, None] * matrix / math.sqrt(size)
+    blocks = torch.block_diag(*[matrix] * (size // width))
+    signs = torch.tensor(_signs(size), dtype=torch.float32, device=device)
+    return signs[:, None] * blocks / math.sqrt(width)
+
+
+def _signs(size: int) -> list[int]:
+    """The signs that the library's seed 0 gives: bits of SplitMix64 (Steele, Lea and Flood 2014)."""
+    signs, state = [], 0
+    while len(signs) < size:
+        state = state + 0x9E3779B97F4A7C15 & _WORD
+        word = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _WORD
+        word = (word ^ word >> 27) * 0x94D049BB133111EB & _WORD
+        word ^= word >> 31
+        signs += [1 - 2 * (word >> bit & 1) for bit in range(64)]
+    return signs[:size]
 
 
 class _Attention(torch.autograd.Function):
@@ -190,10 +164,10 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, numbers: Numbers, hadamard: bool) -> tuple[Tensor, Tensor]:
         ctx.dtype, ctx.numbers = q.dtype, numbers
+        rotates, heads_k = (hadamard, hadamard, False), k.shape[2]
+        quantized = [_quantize.quantize(x, heads_k, rotate) for x, rotate in zip((q, k, v), rotates)]
+        rounded, descales = zip(*quantized)
         ctx.rotation = _rotation(q) if hadamard else None
-        if ctx.rotation is not None:
-            q, k = q @ ctx.rotation, k @ ctx.rotation
-        rounded, descales = _quantize((q, k, v), k.shape[2])
         o, lse = attend(*rounded, numbers, _beside(descales))
         _keep(ctx, *rounded, o, lse, *descales)
         # A view of its own: PyTorch 2.11 compiles o itself, an operator's result, to an output without a gradient.

@@ -17,7 +17,7 @@ use pyo3::types::PyDict;
 use crate::argument::argument;
 use crate::device::device;
 use crate::error::to_py;
-use crate::operation::{Rotary, append_problem, rotate_problem};
+use crate::operation::{Rotary, append_problem, quantize_problem, rotate_problem};
 use crate::problem::{Problem, Taken};
 
 /// How many prepared calls are kept: a model has a few shapes for each kind of layer.
@@ -157,6 +157,27 @@ impl Call {
         Call::of(py, || {
             let rotate = ferroflash::Rotate::new(&device(ordinal)?, problem)?;
             raw::Call::rotate(&rotate, Direction::Forth, &layouts, &PLANS)
+        })
+    }
+
+    /// A tensor `[batch, seqlen, heads, head_dim]` rounded to 8 bits, with a scale for each sequence and head of keys, a power of 2; with `hadamard` rotated first.
+    #[staticmethod]
+    #[pyo3(signature = (dtype, shape, ordinal, strides, *, heads_k, hadamard))]
+    #[expect(clippy::too_many_arguments, reason = "Python names them")]
+    fn quantize(
+        py: Python<'_>,
+        dtype: &str,
+        shape: Vec<usize>,
+        ordinal: Option<u32>,
+        strides: HashMap<String, Strides>,
+        heads_k: usize,
+        hadamard: bool,
+    ) -> PyResult<Call> {
+        let problem = quantize_problem(dtype, &shape, heads_k, hadamard)?;
+        let layouts = layouts(&strides, &[], |_| problem.shape())?;
+        Call::of(py, || {
+            let quantize = ferroflash::Quantize::new(&device(ordinal)?, problem)?;
+            raw::Call::quantize(&quantize, &layouts, &PLANS)
         })
     }
 

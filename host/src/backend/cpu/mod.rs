@@ -12,6 +12,7 @@
 //! | `blocks.rs` | block masks |
 //! | `edit.rs` | scores that an expression edits |
 //! | `dropout.rs` | weights that are dropped |
+//! | `quantize.rs` | a tensor to 8 bits |
 //! | `dequantize.rs` | q, k and v out of 8 bits |
 //! | `machine.rs` | the vector unit; the two matrix products |
 //! | `pool.rs` | the threads, in forked processes, too |
@@ -39,6 +40,7 @@ mod machine;
 mod mask;
 pub(crate) mod merge;
 pub(crate) mod pool;
+pub(crate) mod quantize;
 pub(crate) mod rotary;
 mod rows;
 mod sequences;

@@ -1,0 +1,91 @@
+//! A rounding to 8 bits planned: the greatest magnitudes of tiles, then the tiles rounded.
+
+use ferroflash_kernels::params::{Params, QuantizeParams};
+use ferroflash_kernels::spec::Spec;
+use ferroflash_kernels::variants::{Kind, Variant};
+
+use super::operation::{Launches, OperationPlan, counts, kernel, plan_operation};
+use super::{Backend, DeviceInfo, PlannedLaunch, Reason, views};
+use crate::arguments::Argument;
+use crate::error::PlanError;
+use crate::problem::Fp8;
+use crate::problem::quantize::QuantizeProblem;
+use crate::quantize::Rotation;
+use crate::validate::quantize::CheckedQuantize;
+
+/// The plan made before a tensor is rounded.
+///
+/// The [module](mod@crate::plan) has an example.
+pub type QuantizePlan = OperationPlan<QuantizeProblem>;
+
+/// Plans a checked rounding for a GPU (or the emulator's) or for the CPU.
+///
+/// The [module](mod@crate::plan) has an example.
+pub fn plan_quantize(
+    checked: &CheckedQuantize,
+    device: &DeviceInfo,
+    backend: Backend,
+) -> Result<QuantizePlan, PlanError> {
+    plan_operation(checked, device, backend, launches)
+}
+
+fn launches(checked: &CheckedQuantize, device: &DeviceInfo) -> Result<Launches, Reason> {
+    let problem = checked.problem();
+    let [heads, heads_k, head_dim] = problem.sizes();
+    let variant = |kind| kernel(kind, head_dim, checked, device);
+    let (amax, quantize) = (variant(Kind::Amax)?, variant(Kind::Quantize)?);
+    let mut launches = Launches::default();
+    let tiles = problem.max_seqlen() as u64;
+    let tiles = tiles.div_ceil(quantize.tile_config.block_q.into()).max(1);
+    let factors = [problem.batch() as u64, heads_k as u64, tiles];
+    let grid = factors
+        .iter()
+        .fold(1, |n: u64, &size| n.saturating_mul(size));
+    counts([
+        ("batch · seqlen", problem.rows().n_rows(problem.batch())),
+        ("the number of tiles", grid),
+    ])?;
+    // The scale of a tensor without numbers is written, too.
+    let grid = match problem.scales() {
+        Fp8::PerTensor => grid.max(1),
+        Fp8::PerHead if grid == 0 => return Ok(launches),
+        Fp8::PerHead => grid,
+    };
+    let needs_amax = !problem.gives_descale() || checked.arguments().get(Argument::Amax).is_some();
+    let of_tiles = match needs_amax {
+        true => launches
+            .workspace
+            .place("of_tiles", &[grid, size_of::<f32>() as u64])?,
+        false => 0,
+    };
+    let rotation = problem.rotation();
+    let rotation = rotation.map(|seed| Rotation::new(seed, head_dim));
+    let params = QuantizeParams {
+        of_tiles,
+        signs: rotation.as_ref().map_or([0; 4], Rotation::sign_bits),
+        hadamard: rotation.as_ref().map_or(0, Rotation::width) as u32,
+        unit: rotation.as_ref().map_or(1.0, Rotation::unit),
+        // Each fits: their products have been counted.
+        rows: problem.rows().seqlen() as u32,
+        seqlen: problem.max_seqlen() as u32,
+        batch: problem.batch() as u32,
+        heads_k: heads_k as u32,
+        group_size: heads.checked_div(heads_k).unwrap_or(0) as u32,
+        head_dim: head_dim as u32,
+        per_head: u32::from(problem.scales() == Fp8::PerHead),
+        power_of_2: u32::from(problem.is_power_of_2()),
+        ..QuantizeParams::default()
+    };
+    let launch = |variant: &'static Variant| PlannedLaunch {
+        variant,
+        spec: Spec::PLAIN,
+        edit: None,
+        grid: grid as u32,
+        params: views::describe(Params::Quantize(params), variant, checked.arguments()),
+    };
+    if needs_amax {
+        launches.push(launch(amax));
+    }
+    launches.push(launch(quantize));
+    Ok(launches)
+}

@@ -1,0 +1,56 @@
+//! A rounding to 8 bits, enqueued as planned.
+
+use ferroflash::arguments::Argument;
+use ferroflash::{Fp8, Quantize, QuantizeInputs, QuantizeOutputs, QuantizeProblem};
+use ferroflash_kernels::params::QuantizeParams;
+use float8::F8E4M3;
+
+use super::enqueue::{only_launches, word};
+use super::*;
+
+#[test]
+fn a_rounding_finds_amax_and_then_rounds() {
+    let _turn = turn();
+    let device = gpu(0);
+    let cuda = device.as_cuda().unwrap();
+    let n_elems = SHAPE.iter().product();
+    let [batch, _, heads, _] = SHAPE;
+    let x = DeviceBuffer::<bf16>::new(cuda, n_elems).unwrap();
+    let mut rounded = DeviceBuffer::<F8E4M3>::new(cuda, n_elems).unwrap();
+    let mut descale = DeviceBuffer::<f32>::new(cuda, batch * heads).unwrap();
+    let layout = Layout::bshd(SHAPE).unwrap();
+    let problem = QuantizeProblem::new(Dtype::Bf16, SHAPE, Fp8::PerHead);
+    let quantize = Quantize::new(&device, problem).unwrap();
+    let prepared = quantize.prepare(&Layouts::contiguous()).unwrap();
+    let mut queue = Queue::new(cuda).unwrap();
+    let inputs = QuantizeInputs::new(&Tensor::device(x.slice(), layout).unwrap());
+    let (rounded_at, descale_at) = (rounded.slice().address(), descale.slice().address());
+    let to = TensorMut::device(rounded.slice_mut(), layout).unwrap();
+    let mut outputs = QuantizeOutputs::new(to, descale.slice_mut());
+    let calls = calls_of(|| {
+        prepared
+            .quantize(&mut queue, &inputs, &mut outputs)
+            .unwrap()
+    });
+    let launches = only_launches(calls);
+    let kernels: Vec<&str> = launches.iter().map(|launch| &*launch.kernel).collect();
+    assert_eq!(kernels, ["amax_sm89_bf16", "quantize_sm89_bf16"]);
+    for (launch, planned) in launches.iter().zip(&prepared.plan().launches) {
+        assert_eq!(launch.grid, [planned.grid, 1, 1]);
+        assert_eq!(launch.params.len(), size_of::<QuantizeParams>());
+        let of_tiles = word(launch, offset_of!(QuantizeParams, of_tiles));
+        assert!(of_tiles > 0 && word(launch, offset_of!(QuantizeParams, amax)) == 0);
+        for (offset, address) in [
+            (offset_of!(QuantizeParams, x), x.slice().address()),
+            (offset_of!(QuantizeParams, rounded), rounded_at),
+            (offset_of!(QuantizeParams, descale_out), descale_at),
+        ] {
+            assert_eq!(word(launch, offset), address);
+        }
+    }
+    // Scales that are given need no amax.
+    let quantize = Quantize::new(&device, problem.giving_descale()).unwrap();
+    let plan = |layouts: &Layouts| quantize.prepare(layouts).unwrap().plan().launches.len();
+    assert_eq!(plan(&Layouts::contiguous()), 1);
+    assert_eq!(plan(&Layouts::contiguous().giving(Argument::Amax)), 2);
+}

@@ -1,0 +1,200 @@
+//! Roundings to 8 bits on the backends that every machine has: scales of earlier steps, and refusals that leave outputs as they were.
+
+use ferroflash::arguments::{Argument, Arguments};
+#[cfg(feature = "emulator")]
+use ferroflash::backend::emulated::EmulatorOptions;
+use ferroflash::dtype::ScalarType;
+use ferroflash::error::{PlanError, ProblemError};
+use ferroflash::plan::{DeviceInfo, Reason, plan_quantize};
+use ferroflash::prepared::Layouts;
+use ferroflash::quantize::DelayedScaling;
+use ferroflash::tensor::{Description, Location, VectorDescription};
+use ferroflash::validate::quantize::check_quantize;
+use ferroflash::{
+    Backend, Device, Dtype, Error, Fp8, Quantize, QuantizeInputs, QuantizeOutputs, QuantizeProblem,
+    Tensor, TensorMut,
+};
+use float8::F8E4M3;
+
+/// Three rows of two heads.
+const SHAPE: [usize; 4] = [1, 3, 2, 16];
+
+fn problem() -> QuantizeProblem {
+    QuantizeProblem::new(Dtype::F32, SHAPE, Fp8::PerHead)
+}
+
+fn numbers(factor: f32) -> Vec<f32> {
+    (0..96).map(|at| (at as f32 - 48.0) * factor).collect()
+}
+
+fn devices() -> Vec<Device> {
+    vec![
+        Device::cpu(),
+        #[cfg(feature = "emulator")]
+        Device::emulated(EmulatorOptions::hopper(3)),
+    ]
+}
+
+#[test]
+fn scales_follow_the_amax_of_the_steps_before() {
+    for device in devices() {
+        let mut scaling = DelayedScaling::new(2);
+        let quantize = Quantize::new(&device, problem().giving_descale()).unwrap();
+        for (factor, beyond) in [(1.0, false), (64.0, true), (32.0, false)] {
+            let (x, descale) = (numbers(factor), scaling.descale());
+            let (mut rounded, mut amax) = (vec![F8E4M3::ZERO; 96], vec![0f32; 2]);
+            let inputs = QuantizeInputs::new(&Tensor::bshd(&x, SHAPE).unwrap()).descale(&descale);
+            let to = TensorMut::bshd(&mut rounded, SHAPE).unwrap();
+            let mut outputs = QuantizeOutputs::of_given_descale(to).amax(&mut amax);
+            let done = quantize.run(&inputs, &mut outputs).unwrap();
+            assert!(done.to_string().contains("quantize on"), "{done}");
+            assert_eq!(amax, [48.0 * factor, 47.0 * factor]);
+            let of_first = rounded[0].to_f32() * descale[0];
+            let is_near = (of_first - x[0]).abs() < 1e-3 * x[0].abs();
+            assert_eq!(is_near, !beyond, "{of_first} for {}", x[0]);
+            scaling.update(&amax).unwrap();
+        }
+    }
+}
+
+/// What a call is given, and the error that it must have.
+type Case = (
+    QuantizeProblem,
+    for<'a> fn(QuantizeInputs<'a>) -> QuantizeInputs<'a>,
+    ProblemError,
+);
+
+#[test]
+fn what_does_not_fit_is_named_and_nothing_is_written() {
+    static SCALES: [f32; 3] = [1.0, 0.0, f32::NAN];
+    static ENDS: [i32; 3] = [0, 2, 3];
+    let given = problem().giving_descale();
+    let scale = |at: usize, given| ProblemError::Descale {
+        argument: Argument::Descale,
+        at,
+        given,
+    };
+    let packed = QuantizeProblem::packed(Dtype::F32, 2, 1, [3, 2, 16], Fp8::PerHead);
+    let cases: [Case; 6] = [
+        (
+            given,
+            |inputs| inputs,
+            ProblemError::Missing {
+                argument: Argument::Descale,
+            },
+        ),
+        (given, |inputs| inputs.descale(&SCALES[..2]), scale(1, 0.0)),
+        (
+            given,
+            |inputs| inputs.descale(&SCALES),
+            ProblemError::ElementCount {
+                argument: Argument::Descale,
+                given: 3,
+                needed: 2,
+            },
+        ),
+        (
+            problem(),
+            |inputs| inputs.descale(&SCALES[..2]),
+            ProblemError::NotTaken {
+                argument: Argument::Descale,
+            },
+        ),
+        (
+            problem(),
+            |inputs| inputs.cu_seqlens(&ENDS),
+            ProblemError::NotTaken {
+                argument: Argument::CuSeqlens,
+            },
+        ),
+        (
+            packed,
+            |inputs| inputs.cu_seqlens(&ENDS),
+            ProblemError::Length {
+                argument: Argument::CuSeqlens,
+                sequence: 0,
+                given: 2,
+                min: 0,
+                max: 1,
+            },
+        ),
+    ];
+    let x = numbers(1.0);
+    for device in devices() {
+        for (problem, give, expected) in &cases {
+            let quantize = Quantize::new(&device, *problem).unwrap();
+            let (mut rounded, mut descale) = (vec![F8E4M3::NAN; 96], vec![7f32; 4]);
+            let n_scales = problem.n_scales() as usize;
+            let shape = problem.shape();
+            let inputs = give(QuantizeInputs::new(&Tensor::bshd(&x, shape).unwrap()));
+            let to = TensorMut::bshd(&mut rounded, shape).unwrap();
+            let mut outputs = match *problem == given {
+                true => QuantizeOutputs::of_given_descale(to),
+                false => QuantizeOutputs::new(to, &mut descale[..n_scales]),
+            };
+            let refused = quantize.run(&inputs, &mut outputs);
+            assert_eq!(refused, Err(Error::Problem(expected.clone())));
+            assert!(rounded.iter().all(|x| x.is_nan()) && descale == [7.0; 4]);
+        }
+    }
+}
+
+#[test]
+fn sizes_that_make_no_sense_are_refused() {
+    let refused = |problem| Quantize::new(&Device::cpu(), problem).unwrap_err();
+    assert_eq!(
+        refused(problem().heads_k(0)),
+        Error::Problem(ProblemError::HeadsNotMultiple {
+            heads_q: 2,
+            heads_k: 0
+        })
+    );
+    let wide = QuantizeProblem::new(Dtype::F32, [1, 1, 1, 577], Fp8::PerTensor);
+    assert!(matches!(
+        refused(wide),
+        Error::Problem(ProblemError::HeadDimOutOfRange { given: 577, .. })
+    ));
+    let prepared = Quantize::new(&Device::cpu(), problem()).unwrap();
+    assert!(matches!(
+        prepared.prepare(&Layouts::contiguous()),
+        Err(Error::Plan(PlanError::NotAsynchronous { .. }))
+    ));
+}
+
+#[test]
+fn a_gpu_says_what_it_cannot_round() {
+    let plan = |problem: &QuantizeProblem, device: &DeviceInfo| {
+        let location = Location::Cuda(0);
+        let x = Description::contiguous(problem.shape(), problem.dtype(), location).unwrap();
+        let rounded = Description {
+            dtype: ScalarType::E4m3,
+            ..x
+        };
+        let scales = VectorDescription::unplaced(problem.n_scales(), Dtype::F32, location);
+        let arguments = Arguments::default()
+            .with(Argument::X, x)
+            .with(Argument::Rounded, rounded)
+            .with(Argument::DescaleOut, scales);
+        let checked = check_quantize(problem, arguments).unwrap();
+        plan_quantize(&checked, device, Backend::Cuda)
+    };
+    let reason = |problem: &QuantizeProblem, device: &DeviceInfo| match plan(problem, device) {
+        Err(PlanError::Operation { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    };
+    let odd = QuantizeProblem::new(Dtype::Bf16, [1, 3, 2, 24], Fp8::PerHead);
+    assert!(matches!(
+        reason(&odd, &DeviceInfo::h200()),
+        Reason::HeadDimMultiple { .. }
+    ));
+    assert!(matches!(
+        reason(&problem(), &DeviceInfo::a100()),
+        Reason::ComputeCapability { .. }
+    ));
+    let planned = plan(&problem(), &DeviceInfo::h200()).unwrap();
+    let text = planned.to_string();
+    assert!(
+        text.contains("amax_sm89_f32") && text.contains("quantize_sm89_f32"),
+        "{text}"
+    );
+}
