@@ -27,6 +27,7 @@ pub use builder::ProblemBuilder;
 pub use dropout::Dropout;
 pub(crate) use dropout::philox;
 pub(crate) use edit::{DimUse, EditParts, ReadOf};
+pub(crate) use fp8::ScaleLayout;
 pub use fp8::{Fp8, Fp8Sums};
 pub use fp8_kv::Fp8Kv;
 pub use pages::Pages;

@@ -3,8 +3,8 @@
 use ferroflash::arguments::Argument;
 use ferroflash::error::ProblemError;
 use ferroflash::{
-    Attention, Device, Dtype, Error, Fp8, Gradients, Inputs, OutputGradients, Outputs, Pass,
-    Problem, Saved, Tensor, TensorMut,
+    Attention, Device, Dtype, Error, Fp8, Fp8Sums, Gradients, Inputs, OutputGradients, Outputs,
+    Pass, Problem, Saved, Tensor, TensorMut,
 };
 use float8::F8E4M3;
 
@@ -59,6 +59,90 @@ fn scales_that_are_none_are_refused_by_name() {
             assert!(o.iter().all(|&x| x == 7.0));
         }
     }
+}
+
+/// A problem with scales of blocks: two of queries, three of keys.
+fn of_blocks() -> Problem {
+    let problem = Problem::builder(Dtype::F32).seqlen_q(129).seqlen_k(300);
+    let problem = problem.heads_q(2).heads_k(1).head_dim(16);
+    problem.fp8(Fp8::PerBlock).build().unwrap()
+}
+
+/// o of q and k of 1 and v of 1 with these scales.
+fn call_of_blocks(scales: [&[f32]; 3]) -> Result<Vec<f32>, Error> {
+    let problem = of_blocks();
+    let (of_q, of_k) = (problem.shape_q(), problem.shape_k());
+    let ones = vec![F8E4M3::from_f32(1.0); 300 * 16];
+    let q = Tensor::bshd(&ones[..129 * 2 * 16], of_q).unwrap();
+    let k = Tensor::bshd(&ones, of_k).unwrap();
+    let inputs = Inputs::new(&q, &k, &k)
+        .q_descale(scales[0])
+        .k_descale(scales[1])
+        .v_descale(scales[2]);
+    let (mut o, mut lse) = (vec![7.0; 129 * 2 * 16], vec![0.0; 2 * 129]);
+    let of_o = TensorMut::bshd(&mut o, of_q).unwrap();
+    Attention::new(&Device::cpu(), problem)
+        .unwrap()
+        .forward(&inputs, &mut Outputs::new(of_o, &mut lse))?;
+    Ok(o)
+}
+
+#[test]
+fn blocks_of_rows_have_their_own_scales() {
+    // 44 keys of the last block stand for 0.25 · 1 and 2 · 1, the others for 1 and 0.
+    let least = f32::MIN_POSITIVE;
+    let o = call_of_blocks([&[1.0, 4.0], &[1.0, 1.0, 0.25], &[least, least, 2.0]]).unwrap();
+    // A score is the scale of q times that of k times 16 / √16.
+    let expected = |q: f32| {
+        let [others, last] = [1.0f32, 0.25].map(|k| (4.0 * q * k - 4.0 * q).exp());
+        2.0 * 44.0 * last / (256.0 * others + 44.0 * last)
+    };
+    for (row, o) in o.chunks_exact(2 * 16).enumerate() {
+        let expected = expected(if row < 128 { 1.0 } else { 4.0 });
+        for &o in o {
+            assert!(
+                (o - expected).abs() <= 1e-5 * expected,
+                "{row}: {o} {expected}"
+            );
+        }
+    }
+}
+
+#[test]
+fn another_number_of_blocks_is_refused() {
+    let fine: [&[f32]; 3] = [&[1.0; 2], &[1.0; 3], &[1.0; 3]];
+    call_of_blocks(fine).unwrap();
+    for of in 0..3 {
+        for n in [0, 1, 4] {
+            let mut scales = fine;
+            scales[of] = &[1.0; 4][..n];
+            let error = call_of_blocks(scales).unwrap_err();
+            let name = ["q_descale", "k_descale", "v_descale"][of];
+            assert!(error.to_string().starts_with(name), "{error}");
+        }
+        for wrong in [0.0, -1.0, f32::NAN] {
+            let spoilt = [1.0, wrong, 1.0];
+            let mut scales = fine;
+            scales[of] = &spoilt[..fine[of].len()];
+            let error = call_of_blocks(scales).unwrap_err();
+            assert!(
+                matches!(error, Error::Problem(ProblemError::Descale { at: 1, .. })),
+                "{error}"
+            );
+        }
+    }
+}
+
+/// A block's scale has no place in one sum over all keys.
+#[test]
+fn sums_of_one_level_are_refused_beside_blocks() {
+    let problem = of_blocks().to_builder().fp8_sums(Fp8Sums::OneLevel);
+    let refused = Attention::new(&Device::cpu(), problem.build().unwrap());
+    let error = refused.map(drop).unwrap_err();
+    assert!(
+        matches!(error, Error::Problem(ProblemError::Fp8Sums)),
+        "{error}"
+    );
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub use block_mask::{BLOCK_MULTIPLE, BlockMap, FULL_BLOCK, HIDDEN_BLOCK, PARTIAL
 pub use clear::ClearParams;
 pub use combine::{CombineParams, SplitKv};
 pub use dequantize::DequantizeParams;
-pub use descale::{Descale, Descales};
+pub use descale::{Descale, Descales, SCALE_ROWS, ScaleStrides};
 pub use divisors::Divisors;
 pub use dropout::DropoutParams;
 pub use flash1::Flash1ForwardParams;
@@ -322,7 +322,7 @@ const _: () = assert!(
             + 8
             + 40
             + 8
-            + 32usize)
+            + 48usize)
             .next_multiple_of(align_of::<TensorMap>())
 );
 const _: () = assert!(

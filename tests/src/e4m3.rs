@@ -45,18 +45,20 @@ impl Codes {
         let (scales, [of_q, of_k]) = (e4m3.scales(), e4m3.spans());
         let group_size = sizes.heads_q.checked_div(sizes.heads_k).unwrap_or(1);
         let mut codes = [&values.q, &values.k, &values.v].map(|x| vec![f64::NAN; x.len()]);
+        // The last number says which side it is.
         let tensors = [
-            (&mut values.q, &of_q, sizes.heads_q, group_size),
-            (&mut values.k, &of_k, sizes.heads_k, 1),
-            (&mut values.v, &of_k, sizes.heads_k, 1),
+            (&mut values.q, &of_q, sizes.heads_q, group_size, 0),
+            (&mut values.k, &of_k, sizes.heads_k, 1, 1),
+            (&mut values.v, &of_k, sizes.heads_k, 1, 1),
         ];
-        for ((stands_for, spans, heads, group_size), (codes, scales)) in
+        for ((stands_for, spans, heads, group_size, side), (codes, scales)) in
             tensors.into_iter().zip(codes.iter_mut().zip(&scales))
         {
             for (sequence, span) in spans.iter().enumerate() {
                 for row in span.first..span.first + span.len {
                     for head in 0..heads {
-                        let scale = f64::from(scales[e4m3.scale(sequence, head / group_size)]);
+                        let of_sides = e4m3.scale(sequence, head / group_size, row - span.first);
+                        let scale = f64::from(scales[of_sides[side]]);
                         let at = (row * heads + head) * sizes.head_dim;
                         for at in at..at + sizes.head_dim {
                             // Normally distributed numbers use most of the range.
@@ -319,14 +321,27 @@ mod tests {
         }
     }
 
-    /// By o and lse, and by the gradients.
+    /// The same with scales of blocks: two of queries and two of keys.
+    fn case_of_blocks() -> E4m3Case {
+        E4m3Case {
+            case: Case::new(Dtype::Bf16, Mask::Full, HEAD_DIM, 200, 230).heads(1, 4, HEADS_K),
+            scales: Fp8::PerBlock,
+            ..case()
+        }
+    }
+
     fn is_noticed(what: &str, spoil: fn(&mut Codes)) {
+        is_noticed_in(case(), what, spoil);
+    }
+
+    /// By o and lse, and by the gradients.
+    fn is_noticed_in(case: E4m3Case, what: &str, spoil: fn(&mut Codes)) {
         for (subject, algorithm) in [
             (CPU, Algorithm::Tiled),
             (EMULATED_HOPPER, Algorithm::Flash3),
         ] {
             for backward in [false, true] {
-                let case = E4m3Case { backward, ..case() };
+                let case = E4m3Case { backward, ..case };
                 let words = check_case(&subject, algorithm, &case, spoil).expect_err(what);
                 assert!(words.contains("beyond tolerance"), "{what}: {words}");
             }
@@ -340,8 +355,10 @@ mod tests {
             (EMULATED_HOPPER, Algorithm::Flash3),
         ] {
             for backward in [false, true] {
-                let case = E4m3Case { backward, ..case() };
-                check_case(&subject, algorithm, &case, |_| ()).unwrap();
+                for case in [case(), case_of_blocks()] {
+                    let case = E4m3Case { backward, ..case };
+                    check_case(&subject, algorithm, &case, |_| ()).unwrap();
+                }
             }
         }
         is_noticed("the order of P's registers, not undone", |codes| {
@@ -359,6 +376,27 @@ mod tests {
         is_noticed("the scale of another head", |codes| {
             codes.scales[2].rotate_left(1);
         });
+        let neighbours: [fn(&mut Codes); 3] = [
+            |codes| {
+                codes.scales[0]
+                    .chunks_exact_mut(2)
+                    .for_each(<[f32]>::reverse)
+            },
+            |codes| {
+                codes.scales[1]
+                    .chunks_exact_mut(2)
+                    .for_each(<[f32]>::reverse)
+            },
+            |codes| {
+                codes.scales[2]
+                    .chunks_exact_mut(2)
+                    .for_each(<[f32]>::reverse)
+            },
+        ];
+        for (spoil, of) in neighbours.into_iter().zip(["q", "k", "v"]) {
+            let what = format!("the scale of the neighbouring block of {of}");
+            is_noticed_in(case_of_blocks(), &what, spoil);
+        }
         is_noticed("e5m2 instead of e4m3", |codes| {
             for code in &mut codes.codes[1] {
                 let bits = F8E4M3::from_f64(*code).to_bits();

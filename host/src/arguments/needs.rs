@@ -137,13 +137,13 @@ pub(crate) fn need(problem: &Problem, pass: Pass, argument: Argument) -> Option<
             (problem.pages().is_some(), Required, Read, table)
         }
         Argument::KDescale | Argument::VDescale => {
-            let scales = numbers(problem.n_scales());
+            let [_, n] = problem.n_scales();
             let taken = problem.fp8_kv().is_some() || problem.fp8().is_some();
-            (taken, Required, Read, scales)
+            (taken, Required, Read, numbers(n))
         }
         Argument::QDescale => {
-            let scales = numbers(problem.n_scales());
-            (problem.fp8().is_some(), Required, Read, scales)
+            let [n, _] = problem.n_scales();
+            (problem.fp8().is_some(), Required, Read, numbers(n))
         }
         Argument::BlockMask => {
             let map = Form::Vector {

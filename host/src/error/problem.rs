@@ -187,6 +187,11 @@ pub enum ProblemError {
         /// What.
         what: &'static str,
     },
+    /// Sums of one level beside scales of blocks: a block of values has its scale where its sum is added to o, and one sum over all keys has no such place.
+    #[error(
+        "sums of one level have no place for the scale of a block of v; allowed with scales of blocks: sums of two levels"
+    )]
+    Fp8Sums,
     /// A scale of q, k or v in 8 bits by which nothing can be multiplied. Scales in device memory are not looked at.
     #[error("{argument} is {given} at {at}; allowed: finite numbers above 0")]
     Descale {

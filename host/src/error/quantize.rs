@@ -65,9 +65,9 @@ pub enum QuantizeError {
         /// Which tensor it was to transform.
         argument: Argument,
     },
-    /// Neither a scale for the tensor nor one for each batch entry and head of keys.
+    /// Neither a scale for the tensor, nor one for each batch entry and head of keys, nor one for each of their blocks.
     #[error(
-        "descale of {argument} has {given} elements; allowed: 1, or {per_head}, one for each batch entry and head of keys"
+        "descale of {argument} has {given} elements; allowed: 1, or {per_head}, one for each batch entry and head of keys, or {per_block}, one for each of their blocks"
     )]
     DescaleCount {
         /// Of which tensor.
@@ -76,6 +76,8 @@ pub enum QuantizeError {
         given: usize,
         /// batch · heads_k.
         per_head: usize,
+        /// batch · heads_k · blocks.
+        per_block: usize,
     },
     /// A scale that nothing can be divided by.
     #[error("descale of {argument} is {given}; allowed: finite numbers above 0")]

@@ -198,6 +198,7 @@ fn problem() -> Vec<ProblemError> {
         E::PagesWith { what: "a block mask" },
         E::Fp8KvWith { what: "dropout" },
         E::Fp8With { what: "dropout" },
+        E::Fp8Sums,
         E::Descale { argument: KDescale, at: 3, given: 0.0 },
         E::ValuesInKeysWith { what: "dropout" },
         E::Page { sequence: 1, slot: 3, given: 900, n_pages: 512 },
@@ -409,7 +410,7 @@ fn quantize() -> Vec<QuantizeError> {
         E::Heads { argument: Q, given: 6, heads_k: 4 },
         E::Memory { argument: Q, n_elems: usize::MAX },
         E::NotTaken { what: "smooth", allowed: "k", argument: V },
-        E::DescaleCount { argument: K, given: 3, per_head: 8 },
+        E::DescaleCount { argument: K, given: 3, per_head: 8, per_block: 16 },
         E::Descale { argument: K, given: 0.0 },
         E::MeanShape { given: [1, 2, 64], needed: [2, 2, 64] },
         E::LseCount { given: 128, needed: 256 },
@@ -500,6 +501,10 @@ fn reasons() -> Vec<Reason> {
         },
         E::Fp8Kv,
         E::Fp8,
+        E::ScaleBlocks {
+            block_k: 96,
+            rows: 128,
+        },
         E::HeadDimV {
             given: 32,
             needed: 64,

@@ -2,7 +2,7 @@
 
 use ferroflash_kernels::config::MLA_COLUMNS;
 use ferroflash_kernels::params::{
-    KernelParams, MAX_ROWS, Slot, TmaBackwardParams, TmaForwardParams,
+    KernelParams, MAX_ROWS, SCALE_ROWS, Slot, TmaBackwardParams, TmaForwardParams,
 };
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{self, HEAD_DIM_MULTIPLE, HeadDims, Kind, VARIANTS, Variant};
@@ -11,7 +11,7 @@ use super::flash2::decode;
 use super::{DeviceInfo, Reason, tensor_map};
 use crate::arguments::{Argument, Arguments};
 use crate::dtype::Dtype;
-use crate::problem::Pages;
+use crate::problem::{Fp8, Pages};
 use crate::tensor::Description;
 use crate::validate::{Checked, Pass};
 
@@ -32,6 +32,7 @@ pub fn eligible(variant: &Variant, checked: &Checked, device: &DeviceInfo) -> Re
     pages(variant, checked)?;
     score(variant, checked)?;
     dropout(variant, checked)?;
+    scale_blocks(variant, checked)?;
     sizes(checked)?;
     if matches!(variant.kind, Kind::Forward | Kind::ForwardE4m3) {
         decode::eligible(variant, checked.problem())?;
@@ -159,6 +160,7 @@ fn sizes(checked: &Checked) -> Result<(), Reason> {
     };
     let heads =
         (problem.batch() as u64).saturating_mul(problem.heads_q().max(problem.heads_k()) as u64);
+    let [scales_q, scales_k] = problem.n_scales();
     let pages = |size: fn(Pages) -> usize| problem.pages().map_or(0, size) as u64;
     let sizes = [
         ("seqlen_q", problem.seqlen_q() as u64),
@@ -172,6 +174,8 @@ fn sizes(checked: &Checked) -> Result<(), Reason> {
         ("n_pages", pages(|pages| pages.n_pages())),
         ("page_size", pages(|pages| pages.page_size())),
         ("the table of pages", problem.n_table_entries()),
+        ("scales of q", scales_q),
+        ("scales of k", scales_k),
     ];
     match sizes.into_iter().find(|&(_, given)| given > limit) {
         Some((what, given)) => Err(Reason::TooLarge { what, given, limit }),
@@ -241,6 +245,17 @@ fn score(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
 fn dropout(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     match checked.problem().dropout() {
         Some(_) if !variant.takes(Constant::Dropout) => Err(Reason::Dropout),
+        _ => Ok(()),
+    }
+}
+
+/// Where scales are of blocks, the keys of a tile have one.
+fn scale_blocks(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
+    match checked.problem().fp8() {
+        Some(Fp8::PerBlock) if !variant.takes(Constant::ScaleBlocks) => Err(Reason::ScaleBlocks {
+            block_k: variant.tile_config.block_k,
+            rows: SCALE_ROWS,
+        }),
         _ => Ok(()),
     }
 }

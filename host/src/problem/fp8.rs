@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use ferroflash_kernels::params::{SCALE_ROWS, ScaleStrides};
+
 /// Queries, keys and values are 8-bit floating-point numbers of the format e4m3 (OCP 8-bit Floating Point Specification; `float8::F8E4M3`), and both products
 /// are multiplied in 8 bits (FlashAttention-3, section 3.3): S = Q Kᵀ, and P V, for which P is rounded to e4m3, too. The problem's type is that of o. The value
 /// of an element of q is the element times a scale, from [`Inputs::q_descale`](crate::Inputs::q_descale); likewise for k and v.
@@ -40,9 +42,19 @@ pub enum Fp8 {
     PerTensor,
     /// Scales are f32 `[batch, heads_k]`, for each sequence and head of keys. Query heads that share a head of keys have one scale.
     PerHead,
+    /// Scales are f32 `[batch, heads_k, blocks]`: the rows of a sequence are divided into blocks of [`Fp8::BLOCK`], counted from its first row on, and each has one.
+    /// `blocks` is seqlen_q / [`Fp8::BLOCK`], rounded up, for q, and the same of seqlen_k for k and v; at least 1. seqlen_q and seqlen_k are the problem's, so a
+    /// shorter sequence leaves its last scales unused, and so do pages.
+    ///
+    /// A great number then takes range from its block alone. On a GPU the forward pass is flash3's, up to head_dim 192, and has [`Fp8Sums::TwoLevels`]: a block of
+    /// values has its scale where its sum is added to o.
+    PerBlock,
 }
 
 impl Fp8 {
+    /// Rows of a block of [`Fp8::PerBlock`].
+    pub const BLOCK: usize = SCALE_ROWS as usize;
+
     /// Whether a number can be a scale: finite, greater than 0.
     pub(crate) fn is_scale(given: f32) -> bool {
         given > 0.0 && given.is_finite()
@@ -55,7 +67,72 @@ impl fmt::Display for Fp8 {
         f.write_str(match self {
             Fp8::PerTensor => "q, k and v in e4m3 with a scale per tensor",
             Fp8::PerHead => "q, k and v in e4m3 with a scale per head",
+            Fp8::PerBlock => "q, k and v in e4m3 with a scale per block",
         })
+    }
+}
+
+/// Where the scales of a tensor lie: of q, or of k and v.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ScaleLayout {
+    of: Fp8,
+    heads_k: usize,
+    /// Blocks of a sequence and head.
+    blocks: usize,
+}
+
+impl ScaleLayout {
+    /// Of sequences of at most `seqlen` rows.
+    pub(crate) fn new(of: Fp8, heads_k: usize, seqlen: usize) -> ScaleLayout {
+        let blocks = match of {
+            Fp8::PerTensor | Fp8::PerHead => 1,
+            Fp8::PerBlock => seqlen.div_ceil(Fp8::BLOCK).max(1),
+        };
+        ScaleLayout {
+            of,
+            heads_k,
+            blocks,
+        }
+    }
+
+    /// Scales of so many sequences. Saturates.
+    pub(crate) fn n_scales(self, sequences: usize) -> usize {
+        match self.of {
+            Fp8::PerTensor => 1,
+            Fp8::PerHead | Fp8::PerBlock => sequences
+                .saturating_mul(self.heads_k)
+                .saturating_mul(self.blocks),
+        }
+    }
+
+    /// The place of the scale of a sequence's row, of a head of keys.
+    pub(crate) fn place(self, sequence: usize, head_k: usize, row: usize) -> usize {
+        match self.of {
+            Fp8::PerTensor => 0,
+            Fp8::PerHead | Fp8::PerBlock => {
+                (sequence * self.heads_k + head_k) * self.blocks + row / self.rows()
+            }
+        }
+    }
+
+    /// Rows of a sequence that share a scale.
+    pub(crate) fn rows(self) -> usize {
+        match self.of {
+            Fp8::PerTensor | Fp8::PerHead => usize::MAX,
+            Fp8::PerBlock => Fp8::BLOCK,
+        }
+    }
+
+    /// As kernels have it.
+    pub(crate) fn strides(self) -> ScaleStrides {
+        match self.of {
+            Fp8::PerTensor => ScaleStrides::default(),
+            Fp8::PerHead | Fp8::PerBlock => ScaleStrides {
+                batch: (self.heads_k * self.blocks) as u32,
+                head: self.blocks as u32,
+                block: u32::from(self.of == Fp8::PerBlock),
+            },
+        }
     }
 }
 
@@ -64,7 +141,8 @@ impl fmt::Display for Fp8 {
 /// (docs/src/fp8.md). A CPU sums in f32. Set by [`ProblemBuilder::fp8_sums`](crate::ProblemBuilder::fp8_sums); the rest is as in the example of [`Fp8`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Fp8Sums {
-    /// A block of keys has a sum of its own, which is added to o in f32: 0.1 % too small, however many keys there are. The default.
+    /// A block of keys has a sum of its own, which is added to o in f32: 0.1 % too small, however many keys there are. The default, and the only one with
+    /// [`Fp8::PerBlock`].
     #[default]
     TwoLevels,
     /// One sum over all keys, as cuDNN and FlashAttention-3 have it, above head_dim 96 from 1024 queries on, under a mask from 2048. Faster at head_dim 192 and

@@ -2,7 +2,7 @@
 
 use ferroflash_expression::Index;
 
-use super::{Fp8, Fp8Kv, Problem};
+use super::{Fp8Kv, Problem, ScaleLayout};
 use crate::error::{ProblemError, ScoreError};
 use crate::tensor::Layout;
 
@@ -28,18 +28,24 @@ impl Problem {
         (self.batch as u64).saturating_mul(columns as u64)
     }
 
-    /// Scales of k, and of v, and of q if it has some; 0 if they have none. Saturates.
-    pub(crate) fn n_scales(&self) -> u64 {
-        if self.fp8 == Some(Fp8::PerTensor) {
-            return 1;
+    /// Where the scales lie, if q, k and v are in 8 bits: of q, and of k and v.
+    pub(crate) fn scale_layouts(&self) -> Option<[ScaleLayout; 2]> {
+        let scales = self.fp8?;
+        let of = |seqlen| ScaleLayout::new(scales, self.heads_k, seqlen);
+        Some([self.seqlen_q, self.seqlen_k].map(of))
+    }
+
+    /// Scales of q, and of k or of v; 0 if they have none. Saturates.
+    pub(crate) fn n_scales(&self) -> [u64; 2] {
+        if let Some(layouts) = self.scale_layouts() {
+            return layouts.map(|layout| layout.n_scales(self.batch) as u64);
         }
         let each = match (self.fp8_kv, self.pages) {
-            _ if self.fp8.is_some() => self.batch,
             (None, _) => 0,
             (Some(Fp8Kv::PerPage), Some(pages)) => pages.n_pages(),
             (Some(_), _) => self.batch,
         };
-        (each as u64).saturating_mul(self.heads_k as u64)
+        [0, (each as u64).saturating_mul(self.heads_k as u64)]
     }
 
     /// The number of values of an index into a tensor that a score reads; one if the index is 0.

@@ -4,7 +4,7 @@ use ferroflash_kernels::attention::mask::{Band, Bounds, Work};
 use ferroflash_kernels::params::Window;
 use ferroflash_kernels::spec::{Constant, Spec};
 
-use super::{Precision, Problem};
+use super::{Fp8, Precision, Problem};
 use crate::dtype::Dtype;
 use crate::terms::constant;
 
@@ -70,6 +70,8 @@ impl Problem {
         let in_8_bits = self.fp8.is_some();
         let spec = with(spec, in_8_bits && self.dtype == Dtype::F16, Constant::OF16);
         let spec = with(spec, in_8_bits && self.dtype == Dtype::F32, Constant::OF32);
+        let of_blocks = self.fp8 == Some(Fp8::PerBlock);
+        let spec = with(spec, of_blocks, Constant::ScaleBlocks);
         let is_full = self.precision == Precision::Full;
         with(spec, is_full, Constant::FullPrecision)
     }

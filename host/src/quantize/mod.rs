@@ -1,7 +1,7 @@
 //! q, k and v in 8 bits: e4m3 with its scales, on the processor. [`fp8`](crate::fp8) has scales and rounding on any device.
 //!
 //! [`Fp8`](crate::Fp8) problems take q, k and v in e4m3, and scales. This module makes both, and has the three remedies that the literature knows against the error
-//! of three bits of mantissa: scales for each head, a Hadamard transform of q and k, and smoothing of k. [`Operand`] is a tensor on its way:
+//! of three bits of mantissa: scales for each head or block of rows, a Hadamard transform of q and k, and smoothing of k. [`Operand`] is a tensor on its way:
 //!
 //! ```
 //! use ferroflash::quantize::{self, Operand};

@@ -5,7 +5,7 @@ use half::{bf16, f16};
 
 use crate::dtype::{Dtype, Element, ScalarType};
 use crate::error::{Argument, QuantizeError};
-use crate::problem::Fp8;
+use crate::problem::{Fp8, ScaleLayout};
 use crate::quantize::Quantized;
 use crate::tensor::{Layout, Location, Tensor};
 
@@ -18,7 +18,7 @@ pub(crate) const E4M3_MAX: f32 = 448.0;
 /// Nothing is rounded before the last step.
 ///
 /// Packed sequences, `[total, heads, head_dim]` ([`Tensor::thd`]), are one batch entry. With [`Fp8::PerHead`] a call wants scales for each sequence: repeat
-/// [`Quantized::descale`] as often as there are sequences.
+/// [`Quantized::descale`] as often as there are sequences. With [`Fp8::PerBlock`] blocks begin anew with each sequence: quantise these one by one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operand {
     pub(super) argument: Argument,
@@ -140,18 +140,14 @@ impl Operand {
         &self.values
     }
 
-    /// The greatest size of a number: `[1]` of the tensor, or `[batch, heads_k]`, where query heads that share a head of keys have one. 0 where there are
-    /// no numbers. [`Operand::q`] has an example.
+    /// The greatest size of a number: `[1]` of the tensor, or `[batch, heads_k]`, where query heads that share a head of keys have one, or
+    /// `[batch, heads_k, blocks]` of blocks of [`Fp8::BLOCK`] rows. 0 where there are no numbers. [`Operand::q`] has an example.
     pub fn amax(&self, scales: Fp8) -> Vec<f32> {
-        let [batch, ..] = self.shape;
-        let n = match scales {
-            Fp8::PerTensor => 1,
-            Fp8::PerHead => batch * self.heads_k,
-        };
-        let mut amax = vec![0f32; n];
+        let layout = scale_layout(scales, self.shape, self.heads_k);
+        let mut amax = vec![0f32; layout.n_scales(self.shape[0])];
         for (row, values) in self.rows() {
             let of_row = values.iter().fold(0f32, |amax, x| amax.max(x.abs()));
-            let amax = &mut amax[self.scale_of(row, n)];
+            let amax = &mut amax[scale_of(layout, self.shape, self.heads_k, row)];
             *amax = amax.max(of_row);
         }
         amax
@@ -175,10 +171,11 @@ impl Operand {
             // A quotient by a subnormal number may be none on a GPU.
             amax => (amax / E4M3_MAX).max(f32::MIN_POSITIVE),
         };
-        self.rounded(self.amax(scales).into_iter().map(descale).collect())
+        let layout = scale_layout(scales, self.shape, self.heads_k);
+        self.rounded(layout, self.amax(scales).into_iter().map(descale).collect())
     }
 
-    /// e4m3 with these scales, `[1]` or `[batch, heads_k]`: those of an earlier step ([`DelayedScaling`](crate::quantize::DelayedScaling)), or of a calibration.
+    /// e4m3 with these scales, `[1]`, `[batch, heads_k]` or `[batch, heads_k, blocks]`: those of an earlier step ([`DelayedScaling`](crate::quantize::DelayedScaling)), or of a calibration.
     /// What is greater than 448 · descale becomes 448, with its sign.
     ///
     /// # Errors
@@ -194,24 +191,29 @@ impl Operand {
     /// ```
     pub fn quantize_with(&self, descale: &[f32]) -> Result<Quantized, QuantizeError> {
         let argument = self.argument;
-        let (given, per_head) = (descale.len(), self.shape[0] * self.heads_k);
-        if given != 1 && given != per_head {
+        let layouts = [Fp8::PerTensor, Fp8::PerHead, Fp8::PerBlock]
+            .map(|scales| scale_layout(scales, self.shape, self.heads_k));
+        let [batch, ..] = self.shape;
+        let given = descale.len();
+        let Some(&layout) = layouts.iter().find(|of| of.n_scales(batch) == given) else {
+            let [_, per_head, per_block] = layouts.map(|of| of.n_scales(batch));
             return Err(QuantizeError::DescaleCount {
                 argument,
                 given,
                 per_head,
+                per_block,
             });
-        }
+        };
         match descale.iter().find(|&&x| !Fp8::is_scale(x)) {
             Some(&given) => Err(QuantizeError::Descale { argument, given }),
-            None => Ok(self.rounded(descale.to_vec())),
+            None => Ok(self.rounded(layout, descale.to_vec())),
         }
     }
 
-    fn rounded(&self, descale: Vec<f32>) -> Quantized {
+    fn rounded(&self, layout: ScaleLayout, descale: Vec<f32>) -> Quantized {
         let mut values = Vec::with_capacity(self.values.len());
         for (row, x) in self.rows() {
-            let descale = f64::from(descale[self.scale_of(row, descale.len())]);
+            let descale = f64::from(descale[scale_of(layout, self.shape, self.heads_k, row)]);
             // In f64 a quotient of two f32 is on the side of a tie on which it is without any rounding.
             values.extend(x.iter().map(|&x| F8E4M3::from_f64(f64::from(x) / descale)));
         }
@@ -219,6 +221,7 @@ impl Operand {
             shape: self.shape,
             heads_k: self.heads_k,
             values,
+            layout,
             descale,
         }
     }
@@ -228,27 +231,38 @@ impl Operand {
         self.values.chunks_exact(self.shape[3].max(1)).enumerate()
     }
 
-    fn scale_of(&self, row: usize, n_scales: usize) -> usize {
-        scale_of(self.shape, self.heads_k, row, n_scales)
-    }
-
     /// The batch entry and head of keys of a row, `[batch, heads_k]`.
     pub(super) fn head_k_of(&self, row: usize) -> usize {
-        head_k_of(self.shape, self.heads_k, row)
+        let [entry, head_k, _] = place_of(self.shape, self.heads_k, row);
+        entry * self.heads_k + head_k
     }
 }
 
-/// The place of a row's scale among so many.
-pub(super) fn scale_of(shape: [usize; 4], heads_k: usize, row: usize, n_scales: usize) -> usize {
-    match n_scales {
-        1 => 0,
-        _ => head_k_of(shape, heads_k, row),
-    }
+/// Where the scales of a tensor of this shape lie.
+fn scale_layout(scales: Fp8, [_, seqlen, ..]: [usize; 4], heads_k: usize) -> ScaleLayout {
+    ScaleLayout::new(scales, heads_k, seqlen)
 }
 
-fn head_k_of([_, seqlen, heads, _]: [usize; 4], heads_k: usize, row: usize) -> usize {
+/// The place of a row's scale.
+pub(super) fn scale_of(
+    layout: ScaleLayout,
+    shape: [usize; 4],
+    heads_k: usize,
+    row: usize,
+) -> usize {
+    let [entry, head_k, row] = place_of(shape, heads_k, row);
+    layout.place(entry, head_k, row)
+}
+
+/// The batch entry, the head of keys, and which row of them one of `[batch, seqlen, heads]` is.
+fn place_of([_, seqlen, heads, _]: [usize; 4], heads_k: usize, row: usize) -> [usize; 3] {
     // A row is of some head.
-    row / heads / seqlen * heads_k + row % heads / (heads / heads_k)
+    let (position, head) = (row / heads, row % heads);
+    [
+        position / seqlen,
+        head / (heads / heads_k),
+        position % seqlen,
+    ]
 }
 
 /// The numbers of a tensor, dense.

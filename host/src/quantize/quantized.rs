@@ -5,6 +5,7 @@ use float8::F8E4M3;
 use super::operand::scale_of;
 use crate::arguments::Inputs;
 use crate::error::ProblemError;
+use crate::problem::ScaleLayout;
 use crate::tensor::Tensor;
 
 /// q, k or v in e4m3, dense `[batch, seqlen, heads, head_dim]`, and its scales: an element is the number times a scale.
@@ -15,6 +16,7 @@ pub struct Quantized {
     pub(super) shape: [usize; 4],
     pub(super) heads_k: usize,
     pub(super) values: Vec<F8E4M3>,
+    pub(super) layout: ScaleLayout,
     pub(super) descale: Vec<f32>,
 }
 
@@ -29,7 +31,7 @@ impl Quantized {
         &self.values
     }
 
-    /// The scales: `[1]` of the tensor, or `[batch, heads_k]` ([`Fp8`](crate::Fp8)), for [`Inputs::q_descale`] and its like.
+    /// The scales: `[1]` of the tensor, `[batch, heads_k]`, or `[batch, heads_k, blocks]` ([`Fp8`](crate::Fp8)), for [`Inputs::q_descale`] and its like.
     pub fn descale(&self) -> &[f32] {
         &self.descale
     }
@@ -52,8 +54,7 @@ impl Quantized {
         let mut dequantized = Vec::with_capacity(self.values.len());
         let rows = self.values.chunks_exact(self.shape[3].max(1));
         for (row, values) in rows.enumerate() {
-            let at = scale_of(self.shape, self.heads_k, row, self.descale.len());
-            let descale = self.descale[at];
+            let descale = self.descale[scale_of(self.layout, self.shape, self.heads_k, row)];
             dequantized.extend(values.iter().map(|x| x.to_f32() * descale));
         }
         dequantized

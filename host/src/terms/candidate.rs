@@ -113,6 +113,13 @@ pub enum Reason {
     Fp8Kv,
     /// No kernel of it multiplies q, k and v in 8 bits.
     Fp8,
+    /// A tile of keys would have scales of two blocks: [`Fp8::PerBlock`](crate::Fp8::PerBlock).
+    ScaleBlocks {
+        /// Keys of a tile.
+        block_k: u32,
+        /// Rows of a block.
+        rows: u32,
+    },
     /// No kernel of it takes values of so many columns with such keys.
     HeadDimV {
         /// The head_dim_v of the problem.
@@ -218,6 +225,7 @@ impl Reason {
             | Reason::Score { .. }
             | Reason::Dropout
             | Reason::NotRead { .. }
+            | Reason::ScaleBlocks { .. }
             | Reason::HeadDimV { .. }
             | Reason::HeadDimVMultiple { .. }
             | Reason::ValuesInKeys
@@ -286,6 +294,10 @@ impl fmt::Display for Reason {
             Reason::NotRead { argument } => write!(f, "no kernel of it reads {argument}"),
             Reason::Fp8Kv => f.write_str("no kernel of it reads keys and values in e4m3"),
             Reason::Fp8 => f.write_str("no kernel of it multiplies q, k and v in e4m3"),
+            Reason::ScaleBlocks { block_k, rows } => write!(
+                f,
+                "its tiles of {block_k} keys do not lie within blocks of {rows} keys that share a scale"
+            ),
             Reason::HeadDimV { given, needed } => write!(
                 f,
                 "head_dim_v is {given}; its kernels take {needed} with this head_dim"

@@ -4,7 +4,7 @@ use super::MAX_HEAD_DIM;
 use crate::arguments::{Argument, Arguments};
 use crate::dtype::Dtype;
 use crate::error::ProblemError;
-use crate::problem::{BlockMask, Fp8, Fp8Kv, Pages, Precision, Problem};
+use crate::problem::{BlockMask, Fp8, Fp8Kv, Fp8Sums, Pages, Precision, Problem};
 
 /// The rules for the problem alone.
 ///
@@ -142,10 +142,13 @@ fn fp8_kv(problem: &Problem) -> Result<(), ProblemError> {
     countable([problem.batch(), problem.heads_k()], "batch · heads_k")
 }
 
-/// Queries, keys and values in 8 bits: one kind of scales, and their number must be representable.
+/// Queries, keys and values in 8 bits: one kind of scales, sums that have room for them, and their number must be representable.
 fn fp8(problem: &Problem) -> Result<(), ProblemError> {
-    if problem.fp8().is_none() {
+    let Some(scales) = problem.fp8() else {
         return Ok(());
+    };
+    if scales == Fp8::PerBlock && problem.fp8_sums() == Fp8Sums::OneLevel {
+        return Err(ProblemError::Fp8Sums);
     }
     let others = [
         (problem.fp8_kv().is_some(), "a cache in e4m3"),

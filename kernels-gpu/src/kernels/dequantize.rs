@@ -7,7 +7,7 @@ use crate::attention::divide;
 use crate::attention::mask::Rows;
 use crate::config;
 use crate::kernels::varlen::packed_rows;
-use crate::params::{DequantizeParams, TensorView};
+use crate::params::{DequantizeParams, SCALE_ROWS, ScaleStrides, TensorView};
 use crate::ptx::convert::f32_of_e4m3;
 use crate::ptx::{global, special};
 use crate::tile::products::Products;
@@ -23,7 +23,9 @@ struct Side<'a> {
     codes: &'a TensorView,
     values: u64,
     descales: u64,
+    strides: ScaleStrides,
     cu_seqlens: u64,
+    leftpad: u64,
     /// Rows of a batch entry, or of all sequences together.
     rows: u32,
     /// The most rows of a sequence.
@@ -45,7 +47,9 @@ pub unsafe fn dequantize<E: Products>(p: &DequantizeParams) {
         codes,
         values,
         descales,
+        strides: p.descales.strides_k,
         cu_seqlens: p.cu_seqlens_k,
+        leftpad: p.leftpad_k,
         rows: p.rows_k,
         seqlen: p.seqlen_k,
         heads: p.heads_k,
@@ -62,20 +66,22 @@ pub unsafe fn dequantize<E: Products>(p: &DequantizeParams) {
                 codes: &p.q,
                 values: p.q_values,
                 descales: p.descales.q,
+                strides: p.descales.strides_q,
                 cu_seqlens: p.cu_seqlens_q,
+                leftpad: 0,
                 rows: p.rows_q,
                 seqlen: p.seqlen_q,
                 heads: p.heads_q,
                 group_size: p.group_size,
                 columns: p.head_dim,
             };
-            dequantize_rows::<E>(p, side, block);
+            dequantize_rows::<E>(side, block);
         } else if block < of_q + of_k {
             let side = of_keys(&p.k, p.k_values, p.descales.k, p.head_dim);
-            dequantize_rows::<E>(p, side, block - of_q);
+            dequantize_rows::<E>(side, block - of_q);
         } else {
             let side = of_keys(&p.v, p.v_values, p.descales.v, p.head_dim_v);
-            dequantize_rows::<E>(p, side, block - of_q - of_k);
+            dequantize_rows::<E>(side, block - of_q - of_k);
         }
     }
 }
@@ -85,7 +91,7 @@ pub unsafe fn dequantize<E: Products>(p: &DequantizeParams) {
 /// # Safety
 /// As [`dequantize`].
 #[inline(always)]
-unsafe fn dequantize_rows<E: Products>(p: &DequantizeParams, side: Side<'_>, block: u32) {
+unsafe fn dequantize_rows<E: Products>(side: Side<'_>, block: u32) {
     let blocks = side.seqlen.div_ceil(ROWS);
     let sequence = divide(block, blocks);
     let first = (block - sequence * blocks) * ROWS;
@@ -100,6 +106,11 @@ unsafe fn dequantize_rows<E: Products>(p: &DequantizeParams, side: Side<'_>, blo
         // SAFETY: the caller's contract: the sequence exists.
         cu_seqlens => (0, unsafe { packed_rows(cu_seqlens, side.rows, sequence) }),
     };
+    let before = match side.leftpad {
+        0 => 0,
+        // SAFETY: the caller's contract: the sequence exists.
+        leftpad => unsafe { global::ld_global_u32(leftpad + u64::from(sequence) * 4) },
+    };
     let pieces = side.columns / AT_ONCE;
     let per_row = side.heads * pieces;
     let mut idx = special::thread_idx_x();
@@ -110,15 +121,19 @@ unsafe fn dequantize_rows<E: Products>(p: &DequantizeParams, side: Side<'_>, blo
         let column = (in_row - head_idx * pieces) * AT_ONCE;
         if first + in_block < len {
             let row = begin + first + in_block;
-            let scale_at = sequence * p.descales.batch_stride
-                + divide(head_idx, side.group_size) * p.descales.head_stride;
+            let of_head = side
+                .strides
+                .first(sequence, divide(head_idx, side.group_size));
+            let position = (first + in_block).saturating_sub(before);
+            let of_block = position / SCALE_ROWS * side.strides.block;
             let place = (u64::from(batch_idx) * u64::from(side.rows) + u64::from(row))
                 * u64::from(side.heads)
                 + u64::from(head_idx);
             let place = place * u64::from(side.columns) + u64::from(column);
             // SAFETY: the caller's contract: row, head and columns exist, and the scale.
             unsafe {
-                let scale = global::ld_global_f32(side.descales + u64::from(scale_at) * 4);
+                let scale =
+                    global::ld_global_f32(side.descales + u64::from(of_head + of_block) * 4);
                 let codes = address(side.codes, batch_idx, row, head_idx) + u64::from(column);
                 let codes = global::ld_global_x4(codes);
                 store::<E>(side.values + place * u64::from(E::BYTES), codes, scale);

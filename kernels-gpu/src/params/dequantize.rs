@@ -23,6 +23,8 @@ parameters! {
         pub cu_seqlens_q: u64 = Vector(CuSeqlensQ),
         /// The same of k and v.
         pub cu_seqlens_k: u64 = Vector(CuSeqlensK),
+        /// `i32 [batch]`: rows of k and v before the first one of each sequence, from which blocks of scales are counted. 0: none.
+        pub leftpad_k: u64 = Vector(LeftpadK),
         /// Rows of q: of a batch entry, or of all sequences together.
         pub rows_q: u32,
         /// The same of k and v.
@@ -46,4 +48,4 @@ parameters! {
     }
 }
 
-const _: () = assert!(size_of::<DequantizeParams>() == 3 * 32 + 3 * 8 + 32 + 2 * 8 + 10 * 4);
+const _: () = assert!(size_of::<DequantizeParams>() == 3 * 32 + 3 * 8 + 48 + 3 * 8 + 10 * 4);

@@ -77,9 +77,9 @@ pub struct OnlineSoftmax {
 /// What is special where P becomes e4m3: it is taken times 2³, so that fewer small weights become 0. l has the factor, too, so that O has not.
 #[derive(Clone, Copy)]
 struct E4m3Weights {
-    /// What a score of 1 stands for: the scale of Q times that of K.
+    /// The factor of scores before the softmax, where they have one.
     unit: f32,
-    /// The factor of O: the scale of V.
+    /// The factor of O: the scale of V, where all keys have the same.
     o_scale: f32,
 }
 
@@ -106,7 +106,7 @@ impl OnlineSoftmax {
         }
     }
 
-    /// No score seen yet, of rows whose P becomes e4m3. `unit` is what a score of 1 stands for; O is multiplied by `o_scale` in the end.
+    /// No score seen yet, of rows whose P becomes e4m3. `unit` is what scores are multiplied by where an expression edits them; O is multiplied by `o_scale` in the end.
     #[inline(always)]
     pub fn of_e4m3(scale_log2: f32, unit: f32, o_scale: f32, speculates: bool) -> Self {
         let slack_log2 = if speculates { 0.0 } else { E4M3_SLACK_LOG2 };
@@ -117,7 +117,17 @@ impl OnlineSoftmax {
         }
     }
 
-    /// What a score of 1 stands for, in 8 bits.
+    /// The same of scores that become exponents of 2 when they are multiplied by `unit`: neither they nor the slack need a factor, so no registers hold them.
+    #[inline(always)]
+    pub fn of_e4m3_exponents(unit: f32, o_scale: f32) -> Self {
+        OnlineSoftmax {
+            slack: E4M3_SLACK_LOG2,
+            e4m3: Some(E4m3Weights { unit, o_scale }),
+            ..OnlineSoftmax::new(1.0)
+        }
+    }
+
+    /// What scores are multiplied by, in 8 bits.
     #[inline(always)]
     pub fn unit(&self) -> Option<f32> {
         self.e4m3.map(|weights| weights.unit)

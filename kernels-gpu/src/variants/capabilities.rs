@@ -8,12 +8,12 @@ use super::{Dtype, Kind, Stamps, TileShape, Variant};
 use crate::attention::score::ScoreRows;
 use crate::config::{BYTE_BYTES, TmaBackward};
 use crate::params::{
-    BackwardParams, ForwardParams, MaskMapParams, StandardParams, TensorGradientParams,
+    BackwardParams, ForwardParams, MaskMapParams, SCALE_ROWS, StandardParams, TensorGradientParams,
     TmaBackwardParams, TmaForwardParams,
 };
 use crate::spec::Constant::{
     BlockMask, Dropout, EditPartial, FullPrecision, HeadScale, HeadSplits, Lengths, OF16, OF32,
-    PadColumns, Pages, Score, ScoreGradient, Sinks, SplitKv,
+    PadColumns, Pages, ScaleBlocks, Score, ScoreGradient, Sinks, SplitKv,
 };
 use crate::spec::{Constant, Spec};
 
@@ -117,11 +117,17 @@ impl Kind {
     }
 }
 
-/// What kernels of flash3's forward pass can whose q, k and v have elements of so many bytes: in 8 bits no weights are dropped, and o has another type.
-pub const fn of_elements(all: Spec, bytes: u32, tiles: TileShape) -> Spec {
+/// What kernels of flash3's forward pass can whose q, k and v have elements of so many bytes: in 8 bits no weights are dropped, and o has another type. Scales of
+/// blocks want tiles that lie within one, and sums of two levels: a block of values has its scale where its sum is added to O.
+pub const fn of_elements(all: Spec, bytes: u32, tiles: TileShape, block_k: u32) -> Spec {
     match bytes {
         BYTE_BYTES => {
             let all = all.without(Dropout).and(Spec::of(&[OF16, OF32]));
+            let has_two_levels = !matches!(tiles, TileShape::OneLevel);
+            let all = match has_two_levels && SCALE_ROWS.is_multiple_of(block_k) {
+                true => all.with(ScaleBlocks),
+                false => all,
+            };
             match tiles {
                 // More keys than an expression edits at a time, or no registers for it.
                 TileShape::Wide | TileShape::OneLevel => all.without(Score),
@@ -158,7 +164,12 @@ impl Variant {
         let own = self.kind.capabilities(self.tiles, self.divides_blocks());
         let own = match self.dtype {
             Some(Dtype::F32) => own,
-            Some(Dtype::E4m3) => of_elements(own, Dtype::E4m3.bytes(), self.tiles),
+            Some(Dtype::E4m3) => of_elements(
+                own,
+                Dtype::E4m3.bytes(),
+                self.tiles,
+                self.tile_config.block_k,
+            ),
             _ => own.without(FullPrecision),
         };
         match self.is_compiled_apart() {

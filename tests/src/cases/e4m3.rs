@@ -1,5 +1,5 @@
-//! Queries, keys and values in 8 bits: masks, lengths, block masks, sinks, pages and scores, with scales of tensors and of heads, sums of one level, and
-//! gradients.
+//! Queries, keys and values in 8 bits: masks, lengths, block masks, sinks, pages and scores, with scales of tensors, of heads and of blocks, sums of one level,
+//! and gradients.
 
 use ferroflash::error::ProblemError;
 use ferroflash::{Dtype, Fp8, Fp8Sums, Pages, Problem};
@@ -31,6 +31,9 @@ pub struct E4m3Case {
 
 /// Rows of a page.
 pub const PAGE_SIZE: usize = 64;
+
+/// Rows that share a scale of blocks.
+pub const BLOCK: usize = 128;
 
 /// head_dims of the kernels, and some that they pad.
 const HEAD_DIMS: [usize; 8] = [128, 64, 80, 192, 96, 256, 16, 176];
@@ -118,6 +121,35 @@ pub fn one_level() -> Vec<E4m3Case> {
     wide().into_iter().map(of_one_level).collect()
 }
 
+/// All of it with scales of blocks.
+pub fn per_block() -> Vec<E4m3Case> {
+    let cases = [one_in(2, all()), pages(), scores()].concat();
+    cases.into_iter().map(of_blocks).collect()
+}
+
+/// The same for the tiles of long sequences.
+pub fn per_block_wide() -> Vec<E4m3Case> {
+    wide().into_iter().map(of_blocks).collect()
+}
+
+/// Gradients.
+pub fn per_block_gradients() -> Vec<E4m3Case> {
+    one_in(2, gradients()).into_iter().map(of_blocks).collect()
+}
+
+/// A case with scales of blocks. No forward kernel of head_dim 256 takes them.
+fn of_blocks(case: E4m3Case) -> E4m3Case {
+    let head_dim = match case.case.sizes.head_dim {
+        193.. if !case.backward => 128,
+        head_dim => head_dim,
+    };
+    E4m3Case {
+        case: case.case.columns(head_dim, head_dim),
+        scales: Fp8::PerBlock,
+        ..case
+    }
+}
+
 fn in_8_bits(at: usize, case: Case) -> E4m3Case {
     let head_dim = match HEAD_DIMS[at % HEAD_DIMS.len()] {
         // Its tiles do not divide blocks.
@@ -183,25 +215,44 @@ impl E4m3Case {
         }
     }
 
-    /// Scales of q, k and v, `[1]` or `[sequences, heads_k]`.
+    /// Scales of q, k and v, `[1]`, `[sequences, heads_k]` or `[sequences, heads_k, blocks]`. Those of neighbouring blocks of keys differ widely: a kernel that took
+    /// one for the other would be far off.
     pub fn scales(&self) -> [Vec<f32>; 3] {
         let mut rng = StdRng::seed_from_u64(self.case.seed.wrapping_mul(79));
         let [spans, _] = self.spans();
-        let n = match self.scales {
-            Fp8::PerTensor => 1,
-            Fp8::PerHead => spans.len() * self.case.sizes.heads_k,
+        let ranges = match self.scales {
+            Fp8::PerTensor | Fp8::PerHead => [(-6.5f32, -5.0), (-6.5, -5.0), (-14.0, 2.0)],
+            Fp8::PerBlock => [(-7.0, -5.0), (-9.0, -3.0), (-6.0, 0.0)],
         };
-        [(-6.5f32, -5.0), (-6.5, -5.0), (-14.0, 2.0)].map(|(least, most)| {
+        let [blocks_q, blocks_k] = self.blocks();
+        let mut scales = [blocks_q, blocks_k, blocks_k].into_iter().zip(ranges);
+        std::array::from_fn(|_| {
+            let (blocks, (least, most)) = scales.next().unwrap_or((0, (0.0, 0.0)));
+            let n = match self.scales {
+                Fp8::PerTensor => 1,
+                Fp8::PerHead | Fp8::PerBlock => spans.len() * self.case.sizes.heads_k * blocks,
+            };
             let scale = || rng.random_range(least..most).exp2();
             std::iter::repeat_with(scale).take(n).collect()
         })
     }
 
-    /// The number of the scale of a sequence and a head of keys.
-    pub fn scale(&self, sequence: usize, head_k: usize) -> usize {
+    /// How many scales a sequence and head has, in q and in k.
+    fn blocks(&self) -> [usize; 2] {
+        let sizes = self.case.sizes;
+        [sizes.seqlen_q, sizes.seqlen_k].map(|rows| match self.scales {
+            Fp8::PerTensor | Fp8::PerHead => 1,
+            Fp8::PerBlock => rows.div_ceil(BLOCK).max(1),
+        })
+    }
+
+    /// The number of the scale of a sequence, a head of keys and a row of it: in q, and in k.
+    pub fn scale(&self, sequence: usize, head_k: usize, row: usize) -> [usize; 2] {
+        let head = sequence * self.case.sizes.heads_k + head_k;
         match self.scales {
-            Fp8::PerTensor => 0,
-            Fp8::PerHead => sequence * self.case.sizes.heads_k + head_k,
+            Fp8::PerTensor => [0, 0],
+            Fp8::PerHead => [head, head],
+            Fp8::PerBlock => self.blocks().map(|blocks| head * blocks + row / BLOCK),
         }
     }
 }

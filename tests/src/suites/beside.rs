@@ -201,8 +201,14 @@ macro_rules! e4m3_suite {
 
             $crate::set!(gradients, $subject, ALGORITHM, Sixth, E4m3 $crate::cases::e4m3::gradients);
 
+            $crate::set!(per_block, $subject, ALGORITHM, Sixth, E4m3 $crate::cases::e4m3::per_block);
+
+            $crate::set!(per_block_gradients, $subject, ALGORITHM, Sixth, E4m3 $crate::cases::e4m3::per_block_gradients);
+
             $(
                 $crate::set!(wide, $wide, ALGORITHM, Sixth, E4m3 $crate::cases::e4m3::wide);
+
+                $crate::set!(per_block_wide, $wide, ALGORITHM, Sixth, E4m3 $crate::cases::e4m3::per_block_wide);
 
                 $crate::set!(one_level, $wide, ALGORITHM, Sixth, E4m3 $crate::cases::e4m3::one_level);
             )?

@@ -6,7 +6,9 @@ use ferroflash::Fp8;
 use ferroflash::plan::PlannedLaunch;
 use ferroflash_kernels::attention::mask::Work;
 use ferroflash_kernels::attention::schedule;
-use ferroflash_kernels::params::{BackwardParams, Params, SHIFTED, Schedule, SplitKv};
+use ferroflash_kernels::params::{
+    BackwardParams, Descales, Params, SHIFTED, ScaleStrides, Schedule, SplitKv,
+};
 use ferroflash_kernels::spec::{Constant, Spec};
 use ferroflash_kernels::variants::Kind;
 
@@ -208,7 +210,8 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
                 (0, problem.batch())
             );
         }
-        Params::Dequantize(_) => {
+        Params::Dequantize(params) => {
+            hold_scales(problem, &params.descales);
             let blocks = queries(tile_config.block_q) + 2 * keys(tile_config.block_q);
             assert_eq!(grid, blocks * problem.batch() as u64);
             assert_eq!(plan.launches[0], *launch);
@@ -222,6 +225,62 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
                 _ => queries(4) * heads_q,
             };
             assert_eq!(grid, expected, "{}", launch.variant.name);
+        }
+    }
+}
+
+/// Kernels find the scales where the problem has them: in blocks of 128 rows of a sequence and head of keys.
+fn hold_scales(problem: &Problem, descales: &Descales) {
+    let sides = [
+        (descales.strides_q, problem.seqlen_q()),
+        (descales.strides_k, problem.seqlen_k()),
+    ];
+    for (strides, seqlen) in sides {
+        let (blocks, step) = match problem.fp8() {
+            Some(Fp8::PerBlock) => (seqlen.div_ceil(128), 1),
+            Some(Fp8::PerHead) => (1, 0),
+            Some(Fp8::PerTensor) | None => (0, 0),
+        };
+        let expected = ScaleStrides {
+            batch: (problem.heads_k() * blocks) as u32,
+            head: blocks as u32,
+            block: step,
+        };
+        assert_eq!(strides, expected);
+    }
+}
+
+/// Where scales are of blocks, tiles of keys lie within one. At head_dim 256 none do, and the plan says so.
+#[test]
+fn tiles_lie_within_blocks_of_scales() {
+    let device = DeviceInfo::h200();
+    for head_dim in [16, 64, 80, 96, 128, 176, 192, 256] {
+        for seqlen in [1, 300, 4096] {
+            for mask in [Mask::Full, Mask::Causal] {
+                let problem = Problem::builder(Dtype::Bf16).batch(2).seqlen(seqlen);
+                let problem = problem.heads_q(8).heads_k(2).head_dim(head_dim).mask(mask);
+                let problem = problem.fp8(Fp8::PerBlock).build().unwrap();
+                let place = Location::Cuda(0);
+                let checked = validate::without_tensors(&problem, Pass::Forward, place).unwrap();
+                let planned = plan(&checked, &device, Backend::Cuda, None);
+                if head_dim > 192 {
+                    let words = planned.unwrap_err().to_string();
+                    let expected = "its tiles of 96 keys do not lie within blocks of 128 keys";
+                    assert!(words.contains(expected), "{words}");
+                    continue;
+                }
+                let planned = planned.unwrap();
+                let launch = planned.launches.last().unwrap();
+                let spec = launch.spec;
+                assert!(spec.has(Constant::ScaleBlocks));
+                assert!(128u32.is_multiple_of(launch.variant.tile_config.block_k));
+                let wide = seqlen >= 2048 && (65..=128).contains(&head_dim);
+                assert_eq!(launch.variant.tiles == TileShape::Wide, wide, "{planned}");
+                let Params::TmaForward(params) = &launch.params else {
+                    panic!("{planned}")
+                };
+                hold_scales(&problem, &params.descales);
+            }
         }
     }
 }
@@ -243,7 +302,8 @@ proptest! {
             None, Some(Algorithm::Flash1), Some(Algorithm::Flash2), Some(Algorithm::Standard),
         ]),
         pass in select(vec![Pass::Forward, Pass::Backward]),
-        (has_sinks, in_8_bits) in any::<(bool, bool)>(),
+        has_sinks in any::<bool>(),
+        fp8 in select(vec![None, Some(Fp8::PerHead), Some(Fp8::PerBlock)]),
         device in select(vec![
             DeviceInfo::a100(), DeviceInfo::h200(), DeviceInfo::rtx3060(), DeviceInfo::rtx4090(), DeviceInfo::emulated(),
             DeviceInfo::emulated_hopper(),
@@ -254,8 +314,8 @@ proptest! {
             .head_dim(head_dim).mask(mask);
         let problem = if has_sinks { problem.sinks() } else { problem };
         // Gradients of it are any algorithm's.
-        let in_8_bits = in_8_bits && pass == Pass::Backward;
-        let problem = if in_8_bits { problem.fp8(Fp8::PerHead) } else { problem };
+        let fp8 = fp8.filter(|_| pass == Pass::Backward);
+        let problem = fp8.map_or(problem, |scales| problem.fp8(scales));
         let problem = problem.build().unwrap();
         // At head_dim 256 a block of flash1's takes more shared memory than some devices have.
         let algorithm = algorithm.filter(|&asked| asked != Algorithm::Flash1 || head_dim <= 128);
@@ -264,7 +324,7 @@ proptest! {
         let plan = plan_of(&problem, pass, &device, algorithm);
         prop_assert!(!plan.launches.is_empty());
         let takes_out = plan.launches.iter().filter(|launch| launch.variant.kind == Kind::Dequantize);
-        prop_assert_eq!(takes_out.count(), usize::from(in_8_bits));
+        prop_assert_eq!(takes_out.count(), usize::from(fp8.is_some()));
         prop_assert_eq!(plan.algorithm == Algorithm::Flash1, algorithm == Some(Algorithm::Flash1));
         plan.launches.iter().for_each(|launch| hold_launch(&plan, launch, &device));
     }

@@ -37,6 +37,9 @@ pub(super) const PACKED_CAUSAL_SPLIT_PADDED: Spec = PACKED_CAUSAL_SPLIT.with(Con
 pub(super) const CAUSAL_PAGES_PADDED: Spec = CAUSAL_PAGES.with(Constant::PadColumns);
 pub(super) const CAUSAL_PAGES_SPLIT_PADDED: Spec = CAUSAL_PAGES_SPLIT.with(Constant::PadColumns);
 pub(super) const PACKED_CAUSAL_SPLIT_SINKS: Spec = PACKED_CAUSAL_SPLIT.with(Constant::Sinks);
+pub(super) const SCALE_BLOCKS: Spec = Spec::PLAIN.with(Constant::ScaleBlocks);
+pub(super) const CAUSAL_SCALE_BLOCKS: Spec = CAUSAL.with(Constant::ScaleBlocks);
+pub(super) const PACKED_CAUSAL_SCALE_BLOCKS: Spec = PACKED_CAUSAL.with(Constant::ScaleBlocks);
 pub(super) const FULL_PRECISION: Spec = Spec::PLAIN.with(Constant::FullPrecision);
 pub(super) const CAUSAL_FULL_PRECISION: Spec = CAUSAL.with(Constant::FullPrecision);
 pub(super) const PACKED_CAUSAL_PADDED_FULL_PRECISION: Spec =
@@ -147,8 +150,27 @@ const OF_FLASH1: &[Spec] = &[
     CAUSAL_PADDED,
 ];
 
+/// Of wide tiles of flash3's forward pass, and of those with sums of one level.
+const OF_WIDE: &[Spec] = &[
+    SCALE_BLOCKS,
+    CAUSAL_SCALE_BLOCKS,
+    PACKED_CAUSAL_SCALE_BLOCKS,
+    Spec::PLAIN,
+    CAUSAL,
+    PREFIX,
+    PACKED,
+    PACKED_CAUSAL,
+    PAGES,
+    CAUSAL_PAGES,
+    CAUSAL_SINKS,
+    PACKED_CAUSAL_SINKS,
+];
+
 /// Of other tiles of the forward pass.
 const OF_FORWARD: &[Spec] = &[
+    SCALE_BLOCKS,
+    CAUSAL_SCALE_BLOCKS,
+    PACKED_CAUSAL_SCALE_BLOCKS,
     BLOCKS,
     CAUSAL_BLOCKS,
     DROPOUT,
@@ -245,17 +267,9 @@ pub fn specs(variant: &Variant) -> &'static [Spec] {
         (Kind::StandardDv | Kind::StandardDWeights, _) => {
             &[Spec::PLAIN, PACKED, DROPOUT, PACKED_DROPOUT]
         }
-        (Kind::TmaForward, TileShape::Wide | TileShape::OneLevel) => &[
-            Spec::PLAIN,
-            CAUSAL,
-            PREFIX,
-            PACKED,
-            PACKED_CAUSAL,
-            PAGES,
-            CAUSAL_PAGES,
-            CAUSAL_SINKS,
-            PACKED_CAUSAL_SINKS,
-        ],
+        (Kind::TmaForward, TileShape::Wide | TileShape::OneLevel) => {
+            those_it_takes(variant, OF_WIDE)
+        }
         (Kind::Forward | Kind::ForwardE4m3, TileShape::Compact) => OF_FEW,
         (Kind::Forward, _) => those_it_takes(variant, OF_FLASH2),
         (Kind::TmaForward | Kind::TmaForwardMla, TileShape::Compact | TileShape::Grouped) => {
@@ -296,12 +310,13 @@ fn specs_of_profiled(variant: &Variant) -> &'static [Spec] {
     }
 }
 
-/// The specs but for those at the front that ask for full precision, where the kernel is not of f32, those behind them that have a block mask, where it takes
+/// The specs but for those at the front that ask for full precision, where the kernel is not of f32, or for scales of blocks, where it has none, those behind them that have a block mask, where it takes
 /// none, and those behind them that have dropout, where it drops nothing. A kernel of f32 takes block masks, and one that does drops weights.
 fn those_it_takes(variant: &Variant, specs: &'static [Spec]) -> &'static [Spec] {
     match specs {
         [first, others @ ..]
             if first.has(Constant::FullPrecision) && !matches!(variant.dtype, Some(Dtype::F32))
+                || first.has(Constant::ScaleBlocks) && !variant.takes(Constant::ScaleBlocks)
                 || first.has(Constant::BlockMask) && !variant.takes(Constant::BlockMask)
                 || first.has(Constant::Dropout) && !variant.takes(Constant::Dropout) =>
         {
@@ -316,7 +331,8 @@ fn those_it_takes(variant: &Variant, specs: &'static [Spec]) -> &'static [Spec] 
 /// In flash3's backward pass at head_dim 128 consumers keep up to four words of what only conversions want there under a block mask,
 /// written once; with shares, and with lengths in wide tiles, the end of a tile does. Kernels without these constants have none of
 /// it. Where keys lie in pages, some forward kernels keep a few words of where in local memory, read once a tile: flash2's at head_dim 128,
-/// of flash3's the producer in wide tiles at head_dim 128, and in default ones at 256. With sinks wide tiles at head_dim 64 keep two
+/// of flash3's the producer in wide tiles at head_dim 128, and in default ones at 256. With scales of blocks wide tiles at head_dim 128 keep a few words of a
+/// tile's place, and one that is read once a block. With sinks wide tiles at head_dim 64 keep two
 /// words, read where a tile ends, and default ones at 256 one word, read once a block. Where weights are dropped, flash2's forward
 /// pass up to 128 keeps some words more that are read once a block, and so does flash3's backward pass at 256, and one word its forward pass. At head_dim 64
 /// flash3's backward pass keeps words of a packed sequence's place in local memory, read once a tile. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128. The kernel of tensors' gradients holds
@@ -370,6 +386,7 @@ pub fn spill_bytes(variant: &Variant, spec: Spec) -> u32 {
         (Kind::TensorGradient, _) => 320,
         (Kind::Forward, Some(128)) if spec.has(Constant::Pages) => 168,
         (Kind::Forward, Some(64)) => 204,
+        (Kind::TmaForward, Some(128)) if wide && spec.has(Constant::ScaleBlocks) => 72,
         (Kind::TmaForward, Some(128)) if wide && spec.has(Constant::Pages) => 32,
         (Kind::TmaForward, Some(64)) if wide && spec.has(Constant::Sinks) => 32,
         (Kind::TmaForward, Some(256)) if spec.has(Constant::Pages) || spec.has(Constant::Sinks) => {

@@ -7,7 +7,7 @@ use crate::arguments::{Argument, Operand, Operands};
 use crate::dtype::{Element, Widen};
 use crate::error::ProblemError;
 use crate::lengths::{Side, Span};
-use crate::problem::{Fp8, Problem};
+use crate::problem::Problem;
 
 /// A tensor out of 8 bits: dense, in its shape.
 pub(super) struct Values<T> {
@@ -35,6 +35,11 @@ impl<T: Element> Values<T> {
         let codes = tensor.host::<F8E4M3>().ok_or(missing(argument))?;
         let layout = tensor.layout();
         let shape @ [_, rows, heads, columns] = layout.shape();
+        let [of_q, of_k] = problem.scale_layouts().ok_or(missing(argument))?;
+        let of_scales = match side {
+            Side::Queries => of_q,
+            Side::Keys => of_k,
+        };
         let group_size = heads.checked_div(problem.heads_k()).unwrap_or(1).max(1);
         let mut data = vec![T::default(); layout.n_elems()?];
         let mut numbers = vec![0.0; columns];
@@ -47,10 +52,7 @@ impl<T: Element> Values<T> {
             for (row, head) in
                 (first..first + len).flat_map(|row| (0..heads).map(move |head| (row, head)))
             {
-                let scale = match problem.fp8() {
-                    Some(Fp8::PerHead) => scales[sequence * problem.heads_k() + head / group_size],
-                    _ => scales[0],
-                };
+                let scale = scales[of_scales.place(sequence, head / group_size, row - first)];
                 let from = batch_idx * layout.batch_stride
                     + row * layout.row_stride
                     + head * layout.head_stride;

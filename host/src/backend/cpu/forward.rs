@@ -11,12 +11,12 @@ use super::dropout;
 use super::edit::{Editor, Lanes};
 use super::machine::Machine;
 use super::pool;
-use super::rows::{HeadRows, View, store_lanes};
+use super::rows::{BlockScales, HeadRows, View, store_lanes};
 use super::sequences::Sequences;
 use super::sizes::{Location, Sizes};
 use super::softmax::OnlineSoftmax;
 use crate::dtype::{Element, Widen};
-use crate::problem::Fp8;
+use crate::problem::ScaleLayout;
 
 /// Keys of a block: as many as fit the caches nearest to the core, with a panel of scores (16 kB with 32 lanes) and the block's k and v.
 const BLOCK_K: usize = 128;
@@ -31,28 +31,26 @@ pub(super) struct Inputs<'a, Q, K> {
     pub(super) k: View<'a, K>,
     pub(super) v: View<'a, K>,
     /// Scales of q, k and v, if all have 8 bits.
-    pub(super) descales: Option<Descales<'a>>,
+    pub(super) descales: Option<[Descales<'a>; 3]>,
     /// A sink for each head of q, if there are some.
     pub(super) sinks: Option<&'a [f32]>,
 }
 
-/// Scales of q, k and v.
+/// Scales of q, of k or of v.
 #[derive(Clone, Copy)]
 pub(super) struct Descales<'a> {
-    pub(super) of: Fp8,
-    pub(super) q: &'a [f32],
-    pub(super) k: &'a [f32],
-    pub(super) v: &'a [f32],
+    pub(super) values: &'a [f32],
+    pub(super) layout: ScaleLayout,
 }
 
-impl Descales<'_> {
-    /// The factors of keys, which have those of the queries, too, and of values.
-    fn factors(&self, at: &Location) -> [f32; 2] {
-        let idx = match self.of {
-            Fp8::PerTensor => 0,
-            Fp8::PerHead => at.sequence_idx * at.sequence.sizes.heads_k + at.head_k,
-        };
-        [self.q[idx] * self.k[idx], self.v[idx]]
+impl<'a> Descales<'a> {
+    /// Those of a sequence and a head of keys from its first row on.
+    fn of_head(self, at: &Location) -> BlockScales<'a> {
+        let first = self.layout.place(at.sequence_idx, at.head_k, 0);
+        BlockScales {
+            values: &self.values[first..],
+            rows: self.layout.rows(),
+        }
     }
 }
 
@@ -173,16 +171,17 @@ impl<'e> Workspace<'e> {
             sequence, head_k, ..
         } = at;
         let sizes = &sequence.sizes;
+        let of_8_bits = inputs.descales.map(|of| of.map(|of| of.of_head(&at)));
         let q = inputs.q.head_rows(sequence.q, head_k, sizes.group_size);
+        let q = q.scaled(of_8_bits.map(|[q, ..]| q));
         let n_panels = self.load_queries(&q, task.first_row, task.o.len());
         let rows = task.first_row..task.first_row + task.o.len();
         let keys = at.keys(&rows, BLOCK_K);
         if !keys.is_empty() {
-            let factors = inputs.descales.map(|descales| descales.factors(&at));
             let k = inputs.k.head_rows(sequence.k, head_k, 1);
-            let k = k.times(factors.map(|[k, _]| k));
+            let k = k.scaled(of_8_bits.map(|[_, k, _]| k));
             let v = inputs.v.head_rows(sequence.k, head_k, 1);
-            let v = v.times(factors.map(|[_, v]| v));
+            let v = v.scaled(of_8_bits.map(|[.., v]| v));
             for first_key in keys.clone().step_by(BLOCK_K) {
                 let block = first_key..keys.end.min(first_key + BLOCK_K);
                 if at.keys_of_step(&rows, &block).is_empty() {

@@ -159,13 +159,20 @@ fn forward_pass<Q: Scalar + Widen, K: Scalar + Widen, T: Element>(
 }
 
 /// The scales, if q, k and v are in 8 bits.
-fn descales<'a>(problem: &Problem, operands: &mut Operands<'a>) -> Option<forward::Descales<'a>> {
-    Some(forward::Descales {
-        of: problem.fp8()?,
-        q: vector(operands, Argument::QDescale)?,
-        k: vector(operands, Argument::KDescale)?,
-        v: vector(operands, Argument::VDescale)?,
-    })
+fn descales<'a>(
+    problem: &Problem,
+    operands: &mut Operands<'a>,
+) -> Option<[forward::Descales<'a>; 3]> {
+    let [of_q, of_k] = problem.scale_layouts()?;
+    let mut of = |argument, layout| {
+        let values = vector(operands, argument)?;
+        Some(forward::Descales { values, layout })
+    };
+    Some([
+        of(Argument::QDescale, of_q)?,
+        of(Argument::KDescale, of_k)?,
+        of(Argument::VDescale, of_k)?,
+    ])
 }
 
 /// With q, k and v out of 8 bits.

@@ -39,6 +39,8 @@ pub(super) struct HeadRows<'a, T> {
     head_dim: usize,
     pages: Option<SequencePages<'a>>,
     scales: RowScales<'a>,
+    /// The factor of each head of the group.
+    factors: Option<&'a [f32]>,
 }
 
 /// The scales of rows of one head.
@@ -46,10 +48,16 @@ pub(super) struct HeadRows<'a, T> {
 enum RowScales<'a> {
     None,
     OfAll(f32),
-    /// Of each head of the group.
-    OfHeads(&'a [f32]),
+    OfBlocks(BlockScales<'a>),
     /// Of page 0; those of later pages follow at this stride.
     OfPages(&'a [f32], usize),
+}
+
+/// The scales of a sequence and a head, each of so many positions.
+#[derive(Clone, Copy)]
+pub(super) struct BlockScales<'a> {
+    pub(super) values: &'a [f32],
+    pub(super) rows: usize,
 }
 
 /// The pages of a sequence.
@@ -128,10 +136,9 @@ impl<'a, T: Widen> View<'a, T> {
         };
         let start = row + group_idx * group_size * layout.head_stride;
         let heads = group_idx * group_size..(group_idx + 1) * group_size;
-        let scales = match (self.scales, self.factors) {
-            (None, None) => RowScales::None,
-            (None, Some(factors)) => RowScales::OfHeads(&factors[heads]),
-            (Some(Scales { values, of }), _) => match of {
+        let scales = match self.scales {
+            None => RowScales::None,
+            Some(Scales { values, of }) => match of {
                 Fp8Kv::PerSequence => {
                     RowScales::OfAll(values[span.batch_idx * layout.heads + group_idx])
                 }
@@ -146,6 +153,7 @@ impl<'a, T: Widen> View<'a, T> {
             head_dim: layout.head_dim,
             pages,
             scales,
+            factors: self.factors.map(|factors| &factors[heads]),
         }
     }
 }
@@ -187,16 +195,33 @@ impl<'a, T: Widen> HeadRows<'a, T> {
         }
     }
 
+    /// The same rows with scales of blocks.
+    pub(super) fn scaled(self, scales: Option<BlockScales<'a>>) -> HeadRows<'a, T> {
+        match scales {
+            Some(scales) => HeadRows {
+                scales: RowScales::OfBlocks(scales),
+                ..self
+            },
+            None => self,
+        }
+    }
+
     /// The factor of the elements of a row.
     pub(super) fn scale(&self, row: usize) -> Option<f32> {
-        match (self.scales, self.pages) {
+        let position = row / self.group_size;
+        let scale = match (self.scales, self.pages) {
             (RowScales::None, _) | (RowScales::OfPages(..), None) => None,
             (RowScales::OfAll(scale), _) => Some(scale),
-            (RowScales::OfHeads(scales), _) => Some(scales[row % self.group_size]),
+            (RowScales::OfBlocks(scales), _) => Some(scales.values[position / scales.rows]),
             (RowScales::OfPages(scales, step), Some(pages)) => {
-                let (page, _) = pages.place(row / self.group_size);
+                let (page, _) = pages.place(position);
                 Some(scales[page * step])
             }
+        };
+        let factor = self.factors.map(|factors| factors[row % self.group_size]);
+        match (scale, factor) {
+            (Some(scale), Some(factor)) => Some(scale * factor),
+            (scale, factor) => scale.or(factor),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::plan::workspace::WorkspaceLayout;
 use crate::plan::{
     DeviceInfo, PlannedLaunch, Reason, block_mask, lengths, schedule, short, split_kv,
 };
-use crate::problem::{Fp8, Problem};
+use crate::problem::{Problem, ScaleLayout};
 use crate::validate::Checked;
 
 use super::WARPGROUP_ROWS;
@@ -154,13 +154,14 @@ fn order(
 
 /// The strides of scales.
 pub fn descales(problem: &Problem) -> Descales {
-    match problem.fp8() {
-        Some(Fp8::PerHead) => Descales {
-            batch_stride: problem.heads_k() as u32,
-            head_stride: 1,
-            ..Descales::default()
-        },
-        Some(Fp8::PerTensor) | None => Descales::default(),
+    let layouts = problem.scale_layouts();
+    let [strides_q, strides_k] = layouts
+        .map(|layouts| layouts.map(ScaleLayout::strides))
+        .unwrap_or_default();
+    Descales {
+        strides_q,
+        strides_k,
+        ..Descales::default()
     }
 }
 

@@ -10,7 +10,7 @@ use crate::problem::Fp8;
 use crate::quantize::{KMean, Operand};
 use crate::tensor::{Layout, Tensor};
 
-const PER: [Fp8; 2] = [Fp8::PerTensor, Fp8::PerHead];
+const PER: [Fp8; 3] = [Fp8::PerTensor, Fp8::PerHead, Fp8::PerBlock];
 
 fn q(data: &[f32], shape: [usize; 4], heads_k: usize) -> Operand {
     Operand::q(&Tensor::bshd(data, shape).unwrap(), heads_k).unwrap()
@@ -90,6 +90,33 @@ fn scales_are_of_batch_entries_and_heads_of_keys() {
     assert_eq!(q.quantize(Fp8::PerTensor).descale(), [8.0 / 448.0]);
 }
 
+/// Blocks of 128 rows, counted in each batch entry, the last one with what is left.
+#[test]
+fn scales_of_blocks_are_of_their_rows() {
+    // [2, 130, 2, 1]: each row holds its number in the batch entry, and the second head and entry the same times 2 and 4.
+    let row = |at: usize| (1 + at / 2 % 130) as f32 * [1.0, 2.0, 4.0, 8.0][at / 260 * 2 + at % 2];
+    let values: Vec<f32> = (0..520).map(row).collect();
+    let k = k(&values, [2, 130, 2, 1]);
+    let amax = [128.0, 130.0, 256.0, 260.0, 512.0, 520.0, 1024.0, 1040.0];
+    assert_eq!(k.amax(Fp8::PerBlock), amax);
+    let quantized = k.quantize(Fp8::PerBlock);
+    let descale = amax.map(|amax| amax / 448.0);
+    assert_eq!(quantized.descale(), descale);
+    assert_eq!(k.quantize_with(&descale).unwrap(), quantized);
+    let numbers = quantized.dequantize();
+    for (at, (given, exact)) in numbers.iter().zip(&values).enumerate() {
+        // Half of a step of 2⁻³ at most, or of the smallest step there is.
+        let step = descale[at / 260 * 4 + at % 2 * 2 + at / 2 % 130 / 128] / 1024.0;
+        assert!(
+            (given - exact).abs() <= exact / 16.0 + step,
+            "{at}: {given} {exact}"
+        );
+    }
+    // Query heads that share a head of keys share the scales.
+    let q = q(&values[..260], [1, 130, 2, 1], 1);
+    assert_eq!(q.amax(Fp8::PerBlock), [256.0, 260.0]);
+}
+
 /// Any strides, and every type.
 #[test]
 fn layouts_and_types_say_the_same() {
@@ -164,14 +191,15 @@ fn what_cannot_be_quantised_is_refused_by_name() {
     let k = k(&ones, shape);
     for descale in [&[][..], &[1.0; 3]] {
         let refused = k.quantize_with(descale);
-        let (given, per_head) = (descale.len(), 2);
+        let (given, per_head, per_block) = (descale.len(), 2, 2);
         let argument = Argument::K;
         assert_eq!(
             refused,
             Err(QuantizeError::DescaleCount {
                 argument,
                 given,
-                per_head
+                per_head,
+                per_block
             })
         );
     }
@@ -363,7 +391,8 @@ fn a_row_that_sees_no_key_keeps_its_lse_and_other_sizes_are_refused() {
 
 /// Shapes, and numbers of many magnitudes.
 fn any_operand() -> impl Strategy<Value = Operand> {
-    let sizes = (1..3usize, 1..4usize, 1..3usize, 1..3usize, 1..9usize);
+    let seqlens = prop_oneof![3 => 1..4usize, 1 => 128..131usize];
+    let sizes = (1..3usize, seqlens, 1..3usize, 1..3usize, 1..9usize);
     sizes.prop_flat_map(|(batch, seqlen, heads_k, group, head_dim)| {
         let shape = [batch, seqlen, heads_k * group, head_dim];
         let number = (-1f32..1.0, -60..60i32).prop_map(|(x, power)| x * 2f32.powi(power));
@@ -376,16 +405,18 @@ fn any_operand() -> impl Strategy<Value = Operand> {
 proptest! {
     /// The error of a number is at most 1/16 of it, or half of the least number above 0; amax becomes 448, and nothing becomes more.
     #[test]
-    fn the_error_is_that_of_three_bits(operand in any_operand(), per in 0..2usize) {
+    fn the_error_is_that_of_three_bits(operand in any_operand(), per in 0..PER.len()) {
         let quantized = operand.quantize(PER[per]);
-        let [_, _, heads, head_dim] = operand.shape();
-        let heads_k = operand.amax(Fp8::PerHead).len() / operand.shape()[0];
+        let [batch, seqlen, heads, head_dim] = operand.shape();
+        let heads_k = operand.amax(Fp8::PerHead).len() / batch;
         let least = 2f64.powi(-10);
         for (at, (&x, y)) in operand.values().iter().zip(quantized.dequantize()).enumerate() {
-            let (entry, head) = (at / (operand.values().len() / operand.shape()[0]), at / head_dim % heads);
+            let (row, head) = (at / head_dim / heads, at / head_dim % heads);
+            let (entry, row, head_k) = (row / seqlen, row % seqlen, head / (heads / heads_k));
             let scale = match PER[per] {
                 Fp8::PerTensor => 0,
-                Fp8::PerHead => entry * heads_k + head / (heads / heads_k),
+                Fp8::PerHead => entry * heads_k + head_k,
+                Fp8::PerBlock => (entry * heads_k + head_k) * seqlen.div_ceil(128) + row / 128,
             };
             let descale = f64::from(quantized.descale()[scale]);
             let allowed = (f64::from(x).abs() / 16.0).max(least * descale) * (1.0 + 1e-6);
@@ -398,7 +429,7 @@ proptest! {
 
     /// What was quantised is quantised to the same numbers.
     #[test]
-    fn quantising_twice_changes_nothing(operand in any_operand(), per in 0..2usize) {
+    fn quantising_twice_changes_nothing(operand in any_operand(), per in 0..PER.len()) {
         let once = operand.quantize(PER[per]);
         let heads_k = operand.amax(Fp8::PerHead).len() / operand.shape()[0];
         let again = q(&once.dequantize(), operand.shape(), heads_k);

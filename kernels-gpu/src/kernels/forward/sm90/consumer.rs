@@ -415,6 +415,16 @@ impl Consumer<'_> {
         }
     }
 
+    /// The first key of a block.
+    #[inline(always)]
+    pub(super) fn first_key<T: Tiles>(&self, work: WorkTile, block: u32, keys: Keys) -> u32 {
+        if T::BLOCK_MASKS && spec::block_mask() {
+            keys.first
+        } else {
+            (work.first_block + block) * T::CONFIG.block_k
+        }
+    }
+
     /// All steps on a block's scores between their product and the softmax, which are the same after a misprediction. Returns the row terms that the scores lack.
     #[inline(always)]
     pub fn edit_scores<T: Tiles>(
@@ -561,11 +571,7 @@ impl Consumer<'_> {
             // A mask alone, which leaves nothing to the rows.
             return T::ROW_TERMS;
         }
-        let first_key = if T::BLOCK_MASKS && spec::block_mask() {
-            keys.first
-        } else {
-            (work.first_block + block) * T::CONFIG.block_k
-        };
+        let first_key = self.first_key::<T>(work, block, keys);
         let lane = special::opaque(special::lane_idx());
         let first_column = first_key + fragment::accumulator(lane, 0).col;
         match T::ROW_TERMS {
@@ -632,12 +638,8 @@ impl Consumer<'_> {
         if !(T::DROPS && spec::dropout()) {
             return;
         }
-        let (p, tile_config) = (self.p, T::CONFIG);
-        let first_key = if T::BLOCK_MASKS && spec::block_mask() {
-            keys.first
-        } else {
-            (work.first_block + block) * tile_config.block_k
-        };
+        let p = self.p;
+        let first_key = self.first_key::<T>(work, block, keys);
         // SAFETY: the caller's contract.
         let head = unsafe { self.sequence(work.head, place(slot, 1)) }.head(work.head);
         // Opaque, as are rows of masks: registers would not hold what follows from it.
@@ -649,7 +651,7 @@ impl Consumer<'_> {
                 p: &p.dropout,
                 head: head_of(&p.dropout, special::opaque(head)),
                 rows: ScoreRows::Queries,
-                first_row: work.q_block * tile_config.block_q + row,
+                first_row: work.q_block * T::CONFIG.block_q + row,
                 first_column: first_key,
             };
             dropped.clear_packed::<T::Scores>(weights);

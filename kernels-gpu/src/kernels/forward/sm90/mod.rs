@@ -72,6 +72,7 @@ use crate::tile::warpgroup::{
 };
 use crate::variants::{Kind, TileShape, of_elements};
 use consumer::Consumer;
+use descale::{OfBlocks, OfHead, are_of_blocks};
 use elements::Elements;
 use layout::{Layout, WorkTile};
 use producer::Producer;
@@ -157,9 +158,12 @@ pub trait Tiles: Sized {
         Kind::TmaForward.capabilities(Self::SHAPE, Self::CONFIG.divides_blocks()),
         Self::ELEMENT_BYTES,
         Self::SHAPE,
+        Self::CONFIG.block_k,
     );
     /// Whether there may be a block mask.
     const BLOCK_MASKS: bool = Self::CAN.has(Constant::BlockMask);
+    /// Whether scales may be of blocks.
+    const SCALE_BLOCKS: bool = Self::CAN.has(Constant::ScaleBlocks);
     /// Whether an expression may edit scores.
     const EDITS_SCORES: bool = Self::CAN.has(Constant::Score);
     /// The destination of the common term of a row's scores. Tiles for few queries wait for memory, and have no register for it.
@@ -213,9 +217,12 @@ pub trait Tiles: Sized {
     unsafe fn attend<E: Elements>(c: &Consumer, work: WorkTile, slot: Ring) {
         // SAFETY: the caller's contract.
         unsafe {
-            match Self::TWO_LEVELS {
-                true => two_levels::attend::<E, Self>(c, work, slot),
-                false => consumer::attend_if_any::<E, Self>(c, work, slot),
+            if !Self::TWO_LEVELS {
+                consumer::attend_if_any::<E, Self>(c, work, slot);
+            } else if are_of_blocks::<Self>() {
+                two_levels::attend::<E, Self, OfBlocks>(c, work, slot);
+            } else {
+                two_levels::attend::<E, Self, OfHead>(c, work, slot);
             }
         }
     }

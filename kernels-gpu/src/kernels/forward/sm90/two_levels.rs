@@ -8,14 +8,15 @@
 //! enough. While one consumer computes the softmax, the tensor cores have the other's products.
 //!
 //! ```text
-//! S = Q K_iᵀ
+//! S = Q K_iᵀ                               where scales are of blocks, times that of K_i
 //! m ← the rows' maxima;  O ← diag(α) O     where a score has outgrown m
 //! P ← exp(S − m);  l ← l + rowsum P
-//! O ← O + P V_i                            of two levels, piece by piece
+//! O ← O + P V_i                            of two levels, piece by piece; P V_i times the scale of V_i
 //! ```
 
 use super::Tiles;
 use super::consumer::{Consumer, Finished};
+use super::descale::KeyScales;
 use super::elements::Elements;
 use super::layout::{WorkTile, place};
 use crate::ptx::mbarrier;
@@ -29,8 +30,12 @@ use crate::tile::warpgroup::{BoxedTile, STEP_BYTES, WarpgroupTile, begin_gemm_rs
 /// # Safety
 /// As the consumers.
 #[inline(always)]
-pub unsafe fn attend<E: Elements, T: Tiles>(c: &Consumer, mut work: WorkTile, mut slot: Ring) {
-    let layout = c.layout;
+pub unsafe fn attend<E: Elements, T: Tiles, D: KeyScales>(
+    c: &Consumer,
+    mut work: WorkTile,
+    mut slot: Ring,
+) {
+    let (layout, descales) = (c.layout, &c.p.descales);
     let mut q = Ring::start(T::Q_STAGES);
     let (mut k, mut v) = (Ring::start(T::KV_STAGES), Ring::start(T::KV_STAGES));
     let mut o_place = Ring::start(1);
@@ -41,7 +46,7 @@ pub unsafe fn attend<E: Elements, T: Tiles>(c: &Consumer, mut work: WorkTile, mu
         while work.blocks != 0 {
             c.record_begin::<T>(work);
             c.release_work(slot, true);
-            let mut softmax = c.softmax_of_tile::<T>(fresh, work, slot);
+            let (scales, mut softmax) = D::of_tile::<T>(c, fresh, work, slot);
             c.begin_scores_of_tile::<T>(work, slot, true);
             let mut o = T::Output::zero();
             mbarrier::mbarrier_wait(layout.q_ring.full(q.stage), q.parity);
@@ -51,20 +56,27 @@ pub unsafe fn attend<E: Elements, T: Tiles>(c: &Consumer, mut work: WorkTile, mu
                 mbarrier::mbarrier_wait(layout.k_ring.full(k.stage), k.parity);
                 let mut s = T::Scores::undefined();
                 // S = Q Kᵀ
-                c.begin_own_scores::<E, T>(&mut s, q, k).wait::<0>();
+                let begun_s = c.begin_own_scores::<E, T>(&mut s, q, k);
+                // Read while the product runs.
+                let of_stage = || c.keys::<T>(k.stage);
+                let of_keys = scales.of_block::<T>(c, descales.k, work, block, of_stage);
+                begun_s.wait::<0>();
                 let keys = c.keys::<T>(k.stage);
                 c.release::<T>(&mut k, q, block);
-                let unit = softmax.unit();
+                let unit = D::scale_scores::<T>(&softmax, of_keys, &mut s);
                 let terms = c.edit_scores::<T>(work, block, slot, keys, unit, &mut s);
                 if let Some(alpha) = softmax.grow(&s, terms) {
                     scale_rows(&mut o, alpha);
                 }
+                // Read early: else ptxas lets the sums wait for it, until the next piece wants registers, too.
+                let of_values = scales.of_block::<T>(c, descales.v, work, block, || keys);
                 let sums = softmax.exponentials(&mut s, terms);
                 softmax.add::<T::Scores>(sums);
                 let p = c.weights::<E, T>(work, block, slot, keys, &s);
                 mbarrier::mbarrier_wait(layout.v_ring.full(v.stage), v.parity);
                 for idx in 0..T::VALUE_PIECES {
-                    add_product::<E, T>(&mut o, idx, &p, layout.v::<T>(v.stage));
+                    let values = layout.v::<T>(v.stage);
+                    add_product::<E, T, D>(&mut o, idx, &p, values, of_values);
                 }
                 mbarrier::mbarrier_arrive_if(layout.v_ring.empty(v.stage), c.leads);
                 v.advance();
@@ -78,16 +90,18 @@ pub unsafe fn attend<E: Elements, T: Tiles>(c: &Consumer, mut work: WorkTile, mu
     }
 }
 
-/// The `idx`-th piece of O's columns += that of P V, of P packed and a stage of V, transposed: a row for each column.
+/// The `idx`-th piece of O's columns += that of P V, of P packed and a stage of V, transposed: a row for each column. Where scales are of blocks, times that of
+/// these values.
 ///
 /// # Safety
 /// As [`begin_gemm_rs`].
 #[inline(always)]
-unsafe fn add_product<E: Elements, T: Tiles>(
+unsafe fn add_product<E: Elements, T: Tiles, D: KeyScales>(
     o: &mut T::Output,
     idx: usize,
     p: &impl Packed,
     v: BoxedTile,
+    of_values: f32,
 ) {
     let steps = const { T::CONFIG.block_k * T::ELEMENT_BYTES / STEP_BYTES };
     let v = E::values(v.from_row((idx * T::Piece::N * 8) as u32));
@@ -100,7 +114,7 @@ unsafe fn add_product<E: Elements, T: Tiles>(
             piece.fragment(0, n),
         );
         for at in 0..x.len() {
-            sums[at] += x[at];
+            sums[at] = D::add(sums[at], x[at], of_values);
         }
     }
 }
