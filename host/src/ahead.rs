@@ -157,7 +157,7 @@ mod tests {
         }
     }
 
-    const KINDS: [&str; 17] = [
+    const KINDS: [&str; 18] = [
         "forward bf16 128 causal",
         "backward bf16 128 causal",
         "forward f16 64",
@@ -174,6 +174,7 @@ mod tests {
         "forward bf16 128 block-mask",
         "forward bf16 128 causal fp8",
         "forward f16 96 fp8 one-level",
+        "forward bf16 64 causal fp8-blocks",
         "backward bf16 128 causal fp8",
     ];
 

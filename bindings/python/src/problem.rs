@@ -26,7 +26,7 @@ impl Problem {
     /// numbers of keys before and after a query's position, aligned to the bottom right; `None`: no limit. With `columns` keys and values are a pool
     /// of pages, `[n_pages, page_size, heads, head_dim]`, indexed by a table of this many columns. `split_kv` is "auto", "never", or the keys of a
     /// split. With `values_in_keys` the value of a key is this many first columns of its row. `fp8_kv` is "per_sequence" or "per_page": keys and
-    /// values in e4m3, and the kind of their scales. `fp8` is "per_tensor" or "per_head": q, k and v in e4m3, likewise; `dtype` is then that of o, and `fp8_sums` is "two_levels" or "one_level". `score` and `mask` are expressions. `inputs` are the names of
+    /// values in e4m3, and the kind of their scales. `fp8` is "per_tensor", "per_head" or "per_block": q, k and v in e4m3, likewise; `dtype` is then that of o, and `fp8_sums` is "two_levels" or "one_level". `score` and `mask` are expressions. `inputs` are the names of
     /// optional inputs that calls give. `dropout_p` is the probability that a weight is dropped. `precision` is "tensor" or "full": how exact products of float32 are on a GPU.
     #[new]
     #[pyo3(signature = (dtype, shape_q, shape_k, *, batch=None, max_seqlen_q=None, max_seqlen_k=None, softmax_scale=None, left=None, right=None,
@@ -260,7 +260,11 @@ const FP8_KV: [(&str, Fp8Kv); 2] = [
 ];
 
 /// Scales of q, k and v in 8 bits.
-const FP8: [(&str, Fp8); 2] = [("per_tensor", Fp8::PerTensor), ("per_head", Fp8::PerHead)];
+const FP8: [(&str, Fp8); 3] = [
+    ("per_tensor", Fp8::PerTensor),
+    ("per_head", Fp8::PerHead),
+    ("per_block", Fp8::PerBlock),
+];
 
 /// Their sums.
 const FP8_SUMS: [(&str, Fp8Sums); 2] = [

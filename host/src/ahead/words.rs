@@ -23,7 +23,7 @@ use crate::validate::Pass;
 /// | `causal`, `window`, `prefix` | a mask: causal; a sliding window, with `causal` of the last keys only; prefix-LM |
 /// | `packed`, `seqused` | sequences of different lengths: packed ones; ones that use some rows of their batch entry |
 /// | `pages`, `e4m3` | keys and values in pages; in 8 bits |
-/// | `fp8`, `one-level` | q, k and v in 8 bits; with sums of one level |
+/// | `fp8`, `fp8-blocks`, `one-level` | q, k and v in 8 bits; with scales of blocks; with sums of one level |
 /// | `values-in-keys` | the values are columns of the keys |
 /// | `block-mask`, `sinks`, `dropout` | with this feature |
 /// | `fastest` | gradients summed in any order, the fastest |
@@ -95,7 +95,7 @@ enum Lengths {
 }
 
 /// The words that may follow head_dim.
-const WORDS: &str = "causal, window, prefix, packed, seqused, pages, e4m3, fp8, one-level, values-in-keys, block-mask, sinks, dropout, fastest, full, flash1, flash2, flash3, standard, \
+const WORDS: &str = "causal, window, prefix, packed, seqused, pages, e4m3, fp8, fp8-blocks, one-level, values-in-keys, block-mask, sinks, dropout, fastest, full, flash1, flash2, flash3, standard, \
      batch=N, heads=N/N, seqlen=N, seqlen_k=N, page_size=N";
 
 /// Rows of a block of a block mask; any number would do.
@@ -204,6 +204,7 @@ impl CallKind {
             "pages" => self.is_in_pages = true,
             "e4m3" => self.builder = builder.fp8_kv(Fp8Kv::PerSequence),
             "fp8" => self.builder = builder.fp8(Fp8::PerHead),
+            "fp8-blocks" => self.builder = builder.fp8(Fp8::PerBlock),
             "one-level" => self.builder = builder.fp8_sums(Fp8Sums::OneLevel),
             "values-in-keys" => self.builder = builder.values_in_keys(),
             "block-mask" => self.builder = builder.block_mask(BlockMask::new(BLOCK, BLOCK)),

@@ -54,8 +54,8 @@ class Mask:
 class Problem:
     """One attention problem. Shapes are `[batch, seqlen, heads, head_dim]`, or packed, `[total, heads, head_dim]`; with `columns` that of k is
     `[n_pages, page_size, heads, head_dim]`. `split_kv` is "auto", "never", or the keys of a split. With `values_in_keys` the value of a key is
-    so many first columns of its row. `fp8_kv` is "per_sequence" or "per_page": keys and values in e4m3, and what their scales are of. `fp8` is "per_tensor" or
-    "per_head": q, k and v in e4m3, likewise; `dtype` is then that of o, and `fp8_sums` is "two_levels" or "one_level". `score` and `mask` are
+    so many first columns of its row. `fp8_kv` is "per_sequence" or "per_page": keys and values in e4m3, and what their scales are of. `fp8` is "per_tensor",
+    "per_head" or "per_block": q, k and v in e4m3, likewise; `dtype` is then that of o, and `fp8_sums` is "two_levels" or "one_level". `score` and `mask` are
     expressions. `inputs` are the names of optional inputs that calls give. `dropout_p` is the probability that a weight is dropped. `precision` is "tensor" or "full": how
     exact products of float32 are on a GPU."""
 
