@@ -332,7 +332,7 @@ fn those_it_takes(variant: &Variant, specs: &'static [Spec]) -> &'static [Spec] 
 /// written once; with shares, and with lengths in wide tiles, the end of a tile does. Kernels without these constants have none of
 /// it. Where keys lie in pages, some forward kernels keep a few words of where in local memory, read once a tile: flash2's at head_dim 128,
 /// of flash3's the producer in wide tiles at head_dim 128, and in default ones at 256. With scales of blocks wide tiles at head_dim 128 keep a few words of a
-/// tile's place, and one that is read once a block. With sinks wide tiles at head_dim 64 keep two
+/// tile's place, read once a tile. With sinks wide tiles at head_dim 64 keep two
 /// words, read where a tile ends, and default ones at 256 one word, read once a block. Where weights are dropped, flash2's forward
 /// pass up to 128 keeps some words more that are read once a block, and so does flash3's backward pass at 256, and one word its forward pass. At head_dim 64
 /// flash3's backward pass keeps words of a packed sequence's place in local memory, read once a tile. Under a block mask flash2's backward pass looks each step up in the lists, with words for that in local memory at head_dim 128. The kernel of tensors' gradients holds
