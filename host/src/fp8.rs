@@ -31,7 +31,7 @@ use crate::validate::quantize::{check_quantize, quantize_sizes, quantize_values}
 /// Roundings of one shape and type on a device.
 ///
 /// ```text
-/// amax    = max |x|                      of each sequence and head of keys, or of the tensor
+/// amax    = max |x|                      of the tensor, of each sequence and head of keys, or of each of its blocks: see `Fp8`
 /// descale = amax / 448                   1 if amax is 0; at least 2^-60; a power of 2 if the problem says so
 /// rounded = e4m3(x · (1 / descale))      nearest, ties to even; ±448 for what is beyond
 /// ```

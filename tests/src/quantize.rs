@@ -3,7 +3,7 @@
 use ferroflash::error::PlanError;
 use ferroflash::quantize::Operand;
 use ferroflash::{
-    Backend, Device, Dtype, Element, Error, Fp8, Quantize, QuantizeInputs, QuantizeOutputs, Tensor,
+    Backend, Device, Dtype, Element, Error, Quantize, QuantizeInputs, QuantizeOutputs, Tensor,
 };
 use float8::F8E4M3;
 use half::{bf16, f16};
@@ -112,11 +112,9 @@ fn judge(case: &QuantizeCase, written: &Written) -> Result<f64, String> {
     let mut slack = vec![0f64; case.n_scales()];
     let mut places = vec![None; written.rounded.len()];
     for (sequence, (batch_idx, rows)) in case.spans().into_iter().enumerate() {
+        let begin = rows.start;
         for (row, head) in rows.flat_map(|row| (0..heads).map(move |head| (row, head))) {
-            let scale = match case.scales {
-                Fp8::PerTensor => 0,
-                Fp8::PerHead => sequence * case.sizes[1] + head / group_size,
-            };
+            let scale = case.scale(sequence, head / group_size, row - begin);
             let first = ((batch_idx * seqlen + row) * heads + head) * head_dim;
             for at in first..first + head_dim {
                 places[at] = Some(scale);

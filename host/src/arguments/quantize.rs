@@ -19,7 +19,7 @@ arguments! {
             x: Tensor = X,
         }
         optional {
-            /// Scales, f32 `[1]` or `[batch, heads_k]`: of a problem that gives them
+            /// Scales, f32, as many as [`Fp8`](crate::Fp8) says: of a problem that gives them
             /// ([`QuantizeProblem::giving_descale`](crate::QuantizeProblem::giving_descale)).
             descale: Vector = Descale,
             /// The first row of each packed sequence, and the end of the last: i32 `[batch + 1]`.
@@ -40,7 +40,7 @@ arguments! {
             rounded: TensorMut = Rounded,
         }
         optional {
-            /// The scales, f32 `[1]` or `[batch, heads_k]`: of a problem that does not give them.
+            /// The scales, f32, as many as [`Fp8`](crate::Fp8) says: of a problem that does not give them.
             descale_out: VectorMut = DescaleOut,
             /// The greatest magnitudes, of the same size.
             amax: VectorMut = Amax,

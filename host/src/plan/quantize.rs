@@ -1,5 +1,6 @@
 //! A rounding to 8 bits planned: the greatest magnitudes of tiles, then the tiles rounded.
 
+use ferroflash_kernels::config;
 use ferroflash_kernels::params::{Params, QuantizeParams};
 use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::{Kind, Variant};
@@ -29,6 +30,9 @@ pub fn plan_quantize(
     plan_operation(checked, device, backend, launches)
 }
 
+/// A block of rows with a scale of its own is a tile.
+const _: () = assert!(config::quantize().block_q as usize == Fp8::BLOCK);
+
 fn launches(checked: &CheckedQuantize, device: &DeviceInfo) -> Result<Launches, Reason> {
     let problem = checked.problem();
     let [heads, heads_k, head_dim] = problem.sizes();
@@ -46,11 +50,14 @@ fn launches(checked: &CheckedQuantize, device: &DeviceInfo) -> Result<Launches, 
         ("the number of tiles", grid),
     ])?;
     // The scale of a tensor without numbers is written, too.
-    let grid = match problem.scales() {
-        Fp8::PerTensor => grid.max(1),
-        Fp8::PerHead if grid == 0 => return Ok(launches),
-        Fp8::PerHead => grid,
+    let (grid, tiles_per_scale) = match problem.scales() {
+        Fp8::PerTensor => (grid.max(1), grid.max(1)),
+        Fp8::PerHead => (grid, tiles),
+        Fp8::PerBlock => (grid, 1),
     };
+    if grid == 0 {
+        return Ok(launches);
+    }
     let needs_amax = !problem.gives_descale() || checked.arguments().get(Argument::Amax).is_some();
     let of_tiles = match needs_amax {
         true => launches
@@ -72,7 +79,7 @@ fn launches(checked: &CheckedQuantize, device: &DeviceInfo) -> Result<Launches, 
         heads_k: heads_k as u32,
         group_size: heads.checked_div(heads_k).unwrap_or(0) as u32,
         head_dim: head_dim as u32,
-        per_head: u32::from(problem.scales() == Fp8::PerHead),
+        tiles_per_scale: tiles_per_scale as u32,
         power_of_2: u32::from(problem.is_power_of_2()),
         ..QuantizeParams::default()
     };

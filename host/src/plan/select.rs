@@ -271,7 +271,13 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileSha
             Work::Growing | Work::Shrinking => thresholds.wide_queries_e4m3_masked,
         };
         let has_wide = scales != Fp8::PerBlock || problem.head_dim() > 64;
-        let one_level = problem.fp8_sums() == Fp8Sums::OneLevel && problem.head_dim() > 96;
+        // Without a mask wide tiles of two levels are the faster ones at head_dim 128.
+        let from = if problem.work() == Work::Even {
+            128
+        } else {
+            96
+        };
+        let one_level = problem.fp8_sums() == Fp8Sums::OneLevel && problem.head_dim() > from;
         return match (seqlen_q >= long && has_wide, one_level) {
             (false, _) => vec![TileShape::Default],
             (true, false) => vec![TileShape::Wide, TileShape::Default],

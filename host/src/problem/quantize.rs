@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::Fp8;
 use super::new_rows::NewRows;
+use super::{Fp8, ScaleLayout};
 use crate::dtype::Dtype;
 
 /// A tensor to be rounded to e4m3, with its scales: see [`crate::Quantize`]. Plain data.
@@ -113,12 +113,14 @@ impl QuantizeProblem {
         self.scales
     }
 
-    /// Number of scales: 1, or batch · heads_k. Saturates.
+    /// Number of scales: see [`Fp8`]. Saturates.
     pub fn n_scales(&self) -> u64 {
-        match self.scales {
-            Fp8::PerTensor => 1,
-            Fp8::PerHead => (self.batch as u64).saturating_mul(self.heads_k as u64),
-        }
+        self.scale_layout().n_scales(self.batch) as u64
+    }
+
+    /// Where the scales lie.
+    pub(crate) fn scale_layout(&self) -> ScaleLayout {
+        ScaleLayout::new(self.scales, self.heads_k, self.max_seqlen)
     }
 
     pub(crate) fn rows(&self) -> NewRows {
@@ -155,6 +157,7 @@ impl fmt::Display for QuantizeProblem {
         f.write_str(match self.scales {
             Fp8::PerTensor => "tensor",
             Fp8::PerHead => "head",
+            Fp8::PerBlock => "block",
         })?;
         let parts = [
             (self.power_of_2, ", powers of 2"),

@@ -1,7 +1,7 @@
 //! A tensor to 8 bits: `e4m3(x / descale)`, with scales of its own amax, or given ones.
 //!
 //! ```text
-//! amax    ← max |x|                           of each sequence and head of keys, or of the tensor
+//! amax    ← max |x|                           of each tile, of each sequence and head of keys, or of the tensor
 //! descale ← amax / 448                        or a power of 2 not below it
 //! rounded ← e4m3(x · (1 / descale))
 //! ```
@@ -178,13 +178,11 @@ pub unsafe fn quantize<E: Products>(p: &QuantizeParams) {
     // SAFETY: this function's contract.
     unsafe {
         let tile = Tile::of_block(p);
-        let scale = match p.per_head {
-            0 => 0,
-            _ => tile.sequence * p.heads_k + tile.head_k,
-        };
+        let place = tile.place(p);
+        let scale = divide(place, p.tiles_per_scale);
         let amax = match p.of_tiles {
             0 => 0,
-            of_tiles => most_of_tiles(p, of_tiles, scale, tile.n),
+            of_tiles => most_of_tiles(p, of_tiles, scale),
         };
         let at = u64::from(scale) * 4;
         let is_given = p.descale != 0;
@@ -192,10 +190,7 @@ pub unsafe fn quantize<E: Products>(p: &QuantizeParams) {
             true => global::ld_global_f32(p.descale + at),
             false => descale_of(amax, p.power_of_2 == 1),
         };
-        let is_first = match p.per_head {
-            0 => special::block_idx_x() == 0,
-            _ => tile.idx == 0,
-        };
+        let is_first = place == scale * p.tiles_per_scale;
         let writes = is_first & (special::thread_idx_x() == 0);
         global::st_global_f32_if(p.descale_out + at, descale, writes & !is_given);
         global::st_global_u32_if(p.amax + at, amax, writes & (p.amax != 0));
@@ -243,11 +238,8 @@ fn magnitude(x: f32) -> u32 {
 /// # Safety
 /// All threads of the block come here; the maxima of tiles have been written.
 #[inline(always)]
-unsafe fn most_of_tiles(p: &QuantizeParams, of_tiles: u64, scale: u32, n: u32) -> u32 {
-    let n = match p.per_head {
-        0 => n * p.batch * p.heads_k,
-        _ => n,
-    };
+unsafe fn most_of_tiles(p: &QuantizeParams, of_tiles: u64, scale: u32) -> u32 {
+    let n = p.tiles_per_scale;
     let first = of_tiles + u64::from(scale) * u64::from(n) * 4;
     let mut most = 0;
     let mut idx = special::thread_idx_x();

@@ -9,7 +9,7 @@ parameters! {
         pub x: TensorView = Tensor(X),
         /// Output: the numbers divided by their scales, in e4m3.
         pub rounded: TensorView = Tensor(Rounded),
-        /// `f32 [batch, heads_k]`, or one: the scales, if they are given; 0: they follow from amax.
+        /// The scales, f32: one, `[batch, heads_k]` or `[batch, heads_k, tiles]`, if they are given; 0: they follow from amax.
         pub descale: u64 = Vector(Descale),
         /// Output of the same size: the scales, if they follow from amax.
         pub descale_out: u64 = Vector(DescaleOut),
@@ -37,8 +37,8 @@ parameters! {
         pub group_size: u32,
         /// Columns; a multiple of 16.
         pub head_dim: u32,
-        /// 1 if every sequence and head of keys has a scale, 0 if all have one.
-        pub per_head: u32,
+        /// Consecutive tiles that share a scale: all, those of a sequence and head of keys, or one.
+        pub tiles_per_scale: u32,
         /// 1 if scales of amax are powers of 2.
         pub power_of_2: u32,
     }

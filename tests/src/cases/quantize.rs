@@ -49,6 +49,9 @@ pub enum Numbers {
     NotFinite,
 }
 
+/// Every way of scales.
+const SCALES: [Fp8; 3] = [Fp8::PerTensor, Fp8::PerHead, Fp8::PerBlock];
+
 impl QuantizeCase {
     /// Whether kernels can round it, said a second time so that a refusal too many is a failure.
     pub fn fits_kernels(&self) -> bool {
@@ -126,7 +129,26 @@ impl QuantizeCase {
     pub fn n_scales(&self) -> usize {
         match self.scales {
             Fp8::PerTensor => 1,
-            Fp8::PerHead => self.lens.len() * self.sizes[1],
+            Fp8::PerHead | Fp8::PerBlock => self.lens.len() * self.sizes[1] * self.blocks(),
+        }
+    }
+
+    /// Blocks of rows with a scale, of a sequence and head.
+    fn blocks(&self) -> usize {
+        let most = self.lens.iter().copied().max().unwrap_or(0);
+        match self.scales {
+            Fp8::PerTensor | Fp8::PerHead => 1,
+            Fp8::PerBlock => most.div_ceil(Fp8::BLOCK).max(1),
+        }
+    }
+
+    /// The place of the scale of a sequence's row, of a head of keys.
+    pub fn scale(&self, sequence: usize, head_k: usize, row: usize) -> usize {
+        let of_head = (sequence * self.sizes[1] + head_k) * self.blocks();
+        match self.scales {
+            Fp8::PerTensor => 0,
+            Fp8::PerHead => of_head,
+            Fp8::PerBlock => of_head + row / Fp8::BLOCK,
         }
     }
 
@@ -185,7 +207,7 @@ pub fn shapes(seed: u64) -> Vec<QuantizeCase> {
     .into_iter()
     .enumerate()
     {
-        for scales in [Fp8::PerTensor, Fp8::PerHead] {
+        for scales in SCALES {
             for hadamard in [None, Some(None), Some(Some(rng.random()))] {
                 let packed = rng.random();
                 cases.push(QuantizeCase {
@@ -226,7 +248,7 @@ pub fn edges(seed: u64) -> Vec<QuantizeCase> {
         seed,
     };
     let mut cases = Vec::new();
-    for scales in [Fp8::PerTensor, Fp8::PerHead] {
+    for scales in SCALES {
         let usual = QuantizeCase {
             scales,
             ..usual.clone()
@@ -255,6 +277,7 @@ pub fn edges(seed: u64) -> Vec<QuantizeCase> {
             (vec![9], true, [2, 1, 40]),
             (vec![9], false, [2, 1, 320]),
             (vec![9], false, [1, 1, 1]),
+            (vec![129, 3, 257], true, [2, 1, 16]),
         ] {
             cases.push(QuantizeCase {
                 lens,
@@ -302,7 +325,7 @@ pub fn random(n: usize, seed: u64) -> Vec<QuantizeCase> {
                 heads_k,
                 16 * rng.random_range(1..17),
             ],
-            scales: [Fp8::PerTensor, Fp8::PerHead][rng.random_range(0..2)],
+            scales: SCALES[rng.random_range(0..3)],
             power_of_2: rng.random(),
             given: rng.random_range(0..3) == 0,
             hadamard: [None, Some(None), Some(Some(rng.random()))][rng.random_range(0..3)],

@@ -376,12 +376,25 @@ def _backward_of(
     wanted: tuple[bool, ...] = (),
 ) -> Sequence[Tensor | None]:
     """The gradients of q, k and v, with q, k, v, o and lse saved; then the other wanted ones."""
-    # Where a graph of this pass is wanted, the operator says that it has no derivative.
-    if d_o is None or torch.is_grad_enabled() or not _are_plain(d_o, d_o if d_lse is None else d_lse, *saved):
+    if not _is_at_once(d_o, d_lse, saved):
         if _is_plain(planned.numbers, beside):
             return _plain_gradients(d_o, d_lse, saved, planned.numbers[2:])
         return _gradients(d_o, d_lse, saved, spelled(planned.numbers, beside), wanted)
     return _call.backward(planned, d_o, d_lse, saved, beside, wanted)
+
+
+def _is_at_once(d_o: Tensor | None, d_lse: Tensor | None, saved: tuple[Tensor, ...]) -> bool:
+    """Whether a backward pass need not be an operator. Where a graph of it is wanted, the operator says that it has no derivative."""
+    return d_o is not None and not torch.is_grad_enabled() and _are_plain(d_o, d_o if d_lse is None else d_lse, *saved)
+
+
+def gradients(
+    numbers: Numbers, d_o: Tensor | None, d_lse: Tensor | None, saved: tuple[Tensor, ...], beside: Beside
+) -> Sequence[Tensor | None]:
+    """The gradients of q, k and v of a call, with q, k, v, o and lse saved."""
+    if _is_at_once(d_o, d_lse, saved):
+        return _call.backward(_call.plan(*saved[:3], numbers, beside), d_o, d_lse, saved, beside, ())
+    return _gradients(d_o, d_lse, saved, spelled(numbers, beside), ())
 
 
 def _keep(ctx, *tensors: Tensor | None) -> None:

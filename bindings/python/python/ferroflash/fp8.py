@@ -28,8 +28,7 @@ from . import _quantize
 from ._call import Beside, Numbers
 from ._checks import DTYPES, Form, check, default_scale, number
 from ._refuse import window
-from ._spelling import spelled
-from ._torch import _are_plain, _cast, _gradients, _keep, attend
+from ._torch import _are_plain, _cast, _keep, attend, gradients
 
 __all__ = ["flash_attn_func", "quantize"]
 
@@ -179,8 +178,8 @@ class _Attention(torch.autograd.Function):
         *saved, q_descale, k_descale, v_descale = ctx.saved_tensors
         o = saved[3]
         d_o = torch.zeros_like(o) if d_o is None else d_o.to(o.dtype)
-        options = spelled(ctx.numbers, _beside((q_descale, k_descale, v_descale)))
-        d_q, d_k, d_v = (x.to(ctx.dtype) for x in _gradients(d_o, d_lse, saved, options, ()))
+        beside = _beside((q_descale, k_descale, v_descale))
+        d_q, d_k, d_v = (x.to(ctx.dtype) for x in gradients(ctx.numbers, d_o, d_lse, tuple(saved), beside))
         if ctx.rotation is not None:
             d_q, d_k = d_q @ ctx.rotation.T, d_k @ ctx.rotation.T
         return d_q, d_k, d_v, None, None

@@ -13,7 +13,6 @@ use crate::dtype::{Dtype, Element};
 use crate::error::ProblemError;
 use crate::lengths::Span;
 use crate::lengths::new_rows::{NewSpan, of_quantize};
-use crate::problem::Fp8;
 use crate::problem::quantize::QuantizeProblem;
 use crate::quantize::{E4M3_MAX, Rotation};
 use crate::tensor::{Layout, Location, TensorMut};
@@ -56,13 +55,24 @@ fn typed<T: Element>(
         group_size: heads.checked_div(heads_k).unwrap_or(1),
         rotation: problem.rotation().map(|seed| Rotation::new(seed, head_dim)),
     };
-    let per_head = problem.scales() == Fp8::PerHead;
-    let mut amax: Vec<f32> = (0..spans.len() * heads_k)
-        .into_par_iter()
-        .map(|at| rows.amax(spans[at / heads_k].rows, at % heads_k))
-        .collect();
-    if !per_head {
-        amax = vec![amax.into_iter().fold(0.0, greater)];
+    let scales = problem.scale_layout();
+    let sets = (0..spans.len()).flat_map(|at| (0..heads_k).map(move |head_k| (at, head_k)));
+    let mut amax = vec![0f32; problem.n_scales() as usize];
+    for (at, head_k) in sets {
+        let NewSpan {
+            sequence,
+            rows: span,
+            ..
+        } = spans[at];
+        for first in (0..span.len).step_by(scales.rows()) {
+            let of_block = Span {
+                first: span.first + first,
+                len: (span.len - first).min(scales.rows()),
+                ..span
+            };
+            let amax = &mut amax[scales.place(sequence, head_k, first)];
+            *amax = greater(*amax, rows.amax(of_block, head_k));
+        }
     }
     let descale: Vec<f32> = match vector(operands, Argument::Descale) {
         Some(given) => given.to_vec(),
@@ -78,16 +88,12 @@ fn typed<T: Element>(
     let mut rounded = output(operands, Argument::Rounded)?;
     for (set, span) in sets_of(&mut rounded, &spans, rows.group_size)? {
         let (sequence, head_k) = (span.sequence, set.head_k);
-        let factor = factor(if per_head {
-            sequence * heads_k + head_k
-        } else {
-            0
-        });
         set.rows
             .into_par_iter()
             .enumerate()
             .for_each_init(Vec::new, |x, (at, codes)| {
                 rows.read(span.rows, head_k, at, x);
+                let factor = factor(scales.place(sequence, head_k, at / rows.group_size));
                 for (code, x) in codes.iter_mut().zip(x) {
                     *code = code_of(*x * factor);
                 }
