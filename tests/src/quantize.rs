@@ -116,16 +116,14 @@ fn judge(case: &QuantizeCase, written: &Written) -> Result<f64, String> {
         for (row, head) in rows.flat_map(|row| (0..heads).map(move |head| (row, head))) {
             let scale = case.scale(sequence, head / group_size, row - begin);
             let first = ((batch_idx * seqlen + row) * heads + head) * head_dim;
-            for at in first..first + head_dim {
-                places[at] = Some(scale);
-                let x = rotated.values[at].abs();
+            let of_row = first..first + head_dim;
+            places[of_row.clone()].fill(Some(scale));
+            for (x, off) in of_row.map(|at| (rotated.values[at].abs(), rotated.slack[at])) {
                 let is_greater = x.is_nan() || x > amax[scale];
-                amax[scale] = if is_greater && !amax[scale].is_nan() {
-                    x
-                } else {
-                    amax[scale]
-                };
-                slack[scale] = slack[scale].max(rotated.slack[at]);
+                if is_greater && !amax[scale].is_nan() {
+                    amax[scale] = x;
+                }
+                slack[scale] = slack[scale].max(off);
             }
         }
     }

@@ -8,9 +8,13 @@ use crate::lengths::new_rows::of_quantize;
 use crate::problem::quantize::QuantizeProblem;
 
 /// A rounding with arguments that fit it. A value of this type is the proof that the rules hold.
+///
+/// The [module](crate::fp8) has an example.
 pub type CheckedQuantize = CheckedOperation<QuantizeProblem>;
 
 /// The rules for sizes.
+///
+/// The [module](crate::fp8) has an example.
 pub fn quantize_sizes(problem: &QuantizeProblem) -> Result<(), ProblemError> {
     let [batch, seqlen, ..] = problem.shape();
     let [heads, heads_k, head_dim] = problem.sizes();
@@ -28,6 +32,8 @@ pub fn quantize_sizes(problem: &QuantizeProblem) -> Result<(), ProblemError> {
 }
 
 /// Checks the arguments of a rounding.
+///
+/// The [module](crate::fp8) has an example.
 pub fn check_quantize(
     problem: &QuantizeProblem,
     arguments: Arguments,
