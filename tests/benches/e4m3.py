@@ -43,9 +43,20 @@ def ours(sums):
 
 
 def flash_attention_3(q, k, v, causal):
-    scale = q.shape[-1] ** -0.5
-    rest = (None,) * 20
-    return lambda: torch.ops.sgl_kernel.fwd.default(q, k, v, *rest, scale, causal, -1, -1, 0, 0.0, False, None, 1, None, 0, None)[0]
+    fwd = torch.ops.sgl_kernel.fwd.default
+    given = {
+        "q": q,
+        "k": k,
+        "v": v,
+        "softmax_scale": q.shape[-1] ** -0.5,
+        "is_causal": causal,
+        "window_size_left": -1,
+        "window_size_right": -1,
+    }
+    given |= {"attention_chunk": 0, "softcap": 0.0, "is_rotary_interleaved": False, "num_splits": 1, "sm_margin": 0, "only_qv": False}
+    # Versions differ in what else they take.
+    arguments = {argument.name: given.get(argument.name) for argument in fwd._schema.arguments}
+    return lambda: fwd(**arguments)[0]
 
 
 def cudnn_graph(q, k, v, causal):

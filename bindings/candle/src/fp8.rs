@@ -13,7 +13,7 @@ use crate::layout::{aligned, tensor};
 use crate::memory::{Host, Place, Stored};
 use crate::operation::rounded_attention;
 use crate::passes;
-use crate::request::{Checked, Request};
+use crate::request::{Checked, Request, Sequences};
 use crate::rules::{backend, dims, dtype, has_rank};
 
 /// As [`flash_attn_windowed`](crate::flash_attn_windowed), with the products of the forward pass in 8 bits: o, in the shape and type of `q`.
@@ -46,13 +46,71 @@ pub fn flash_attn_fp8(
 ) -> Result<Tensor> {
     let request =
         Request::new([q, k, v], softmax_scale).window(window_size_left, window_size_right);
-    let Checked { call, inputs } = request.dense()?;
+    attention(request.dense()?)
+}
+
+/// As [`flash_attn_fp8`], of packed sequences, as for [`flash_attn_varlen_windowed`](crate::flash_attn_varlen_windowed): each sequence and head of keys has a scale of
+/// its own.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+///
+/// // Sequences of 3 and 5 rows.
+/// let x = Tensor::randn(0f32, 1f32, (8, 4, 64), &Device::Cpu)?;
+/// let ends = Tensor::new(&[0u32, 3, 8], &Device::Cpu)?;
+/// let o = candle_ferroflash::flash_attn_varlen_fp8(&x, &x, &x, &ends, &ends, 5, 5, 0.125, None, Some(0))?;
+/// assert_eq!(o.dims(), [8, 4, 64]);
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+#[expect(clippy::too_many_arguments, reason = "those of candle-flash-attn")]
+pub fn flash_attn_varlen_fp8(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    seqlens_q: &Tensor,
+    seqlens_k: &Tensor,
+    max_seqlen_q: usize,
+    max_seqlen_k: usize,
+    softmax_scale: f32,
+    window_size_left: Option<usize>,
+    window_size_right: Option<usize>,
+) -> Result<Tensor> {
+    let request =
+        Request::new([q, k, v], softmax_scale).window(window_size_left, window_size_right);
+    let sequences = Sequences {
+        seqlens_q,
+        seqlens_k,
+        max_seqlen_q,
+        max_seqlen_k,
+    };
+    attention(request.packed(sequences)?)
+}
+
+/// A checked call on tensors that are rounded first.
+fn attention(Checked { call, inputs }: Checked) -> Result<Tensor> {
     let problem = call.problem.to_builder().fp8(Fp8::PerHead).build();
     let problem = problem.map_err(Error::from)?;
-    let heads_k = problem.heads_k();
-    let quantized = |at: usize| quantize(&inputs[at].detach(), heads_k);
-    let [(q, of_q), (k, of_k), (v, of_v)] = [quantized(0)?, quantized(1)?, quantized(2)?];
-    let given = Given::default()
+    let of_q = (problem.seqlen_q(), call.given.source(Argument::CuSeqlensQ));
+    let of_k = (problem.seqlen_k(), call.given.source(Argument::CuSeqlensK));
+    let rounded = |at: usize, (max_seqlen, lengths): (usize, Option<Source>)| {
+        let (x, heads_k) = (inputs[at].detach(), problem.heads_k());
+        let of_x = match lengths {
+            None => QuantizeProblem::new(problem.dtype(), dims(&x), Fp8::PerHead),
+            Some(_) => {
+                let (dtype, batch) = (problem.dtype(), problem.batch());
+                QuantizeProblem::packed(dtype, batch, max_seqlen, dims(&x), Fp8::PerHead)
+            }
+        };
+        let given = Given::default().with_optional(Argument::CuSeqlens, lengths);
+        Quantizing::new(of_x.heads_k(heads_k), given).round(&x)
+    };
+    let [(q, of_q), (k, of_k), (v, of_v)] = [
+        rounded(0, of_q)?,
+        rounded(1, of_k.clone())?,
+        rounded(2, of_k)?,
+    ];
+    let given = call
+        .given
         .with(Argument::QDescale, Source::Tensor(of_q))
         .with(Argument::KDescale, Source::Tensor(of_k))
         .with(Argument::VDescale, Source::Tensor(of_v));
@@ -82,16 +140,7 @@ pub fn quantize(x: &Tensor, heads_k: usize) -> Result<(Tensor, Tensor)> {
     has_rank("x", x, 4)?;
     let (x, shape) = (aligned(&contiguous_rows(x)?)?, dims(x));
     let problem = QuantizeProblem::new(dtype("x", &x)?, shape, Fp8::PerHead).heads_k(heads_k);
-    let quantizing = Quantizing {
-        problem,
-        descale: OnceLock::new(),
-    };
-    let rounded = x.apply_op1_no_bwd(&quantizing)?;
-    let descale = quantizing.descale.into_inner();
-    Ok((
-        rounded,
-        descale.ok_or(candle_core::Error::Msg(NOT_RUN.into()))?,
-    ))
+    Quantizing::new(problem, Given::default()).round(&x)
 }
 
 /// What an operation has that candle never called.
@@ -108,18 +157,38 @@ fn contiguous_rows(x: &Tensor) -> Result<Tensor> {
 /// A tensor → its numbers in 8 bits. The scales are kept.
 struct Quantizing {
     problem: QuantizeProblem,
+    /// The lengths of packed sequences.
+    given: Given,
     descale: OnceLock<Tensor>,
 }
 
 impl Quantizing {
+    fn new(problem: QuantizeProblem, given: Given) -> Quantizing {
+        Quantizing {
+            problem,
+            given,
+            descale: OnceLock::new(),
+        }
+    }
+
+    /// The rounded tensor and its scales.
+    fn round(self, x: &Tensor) -> Result<(Tensor, Tensor)> {
+        let rounded = x.apply_op1_no_bwd(&self)?;
+        let descale = self.descale.into_inner();
+        Ok((
+            rounded,
+            descale.ok_or(candle_core::Error::Msg(NOT_RUN.into()))?,
+        ))
+    }
+
     fn run<P: Place>(&self, x: Stored<P>) -> Result<(P::Storage, Shape)> {
-        let (rounded, descale) = passes::quantize::<P>(self.problem, x)?;
-        let shape = self.problem.shape();
-        let scales = (shape[0], self.problem.n_scales() as usize / shape[0].max(1));
+        let (rounded, descale) = passes::quantize::<P>(self.problem, &self.given, x)?;
+        let batch = self.problem.batch();
+        let scales = (batch, self.problem.n_scales() as usize / batch.max(1));
         let scales = tensor(P::wrap(descale), scales);
         // candle calls an operation once.
         self.descale.get_or_init(|| scales);
-        Ok((rounded, shape.as_slice().into()))
+        Ok((rounded, x.1.shape().clone()))
     }
 }
 

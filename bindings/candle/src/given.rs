@@ -19,6 +19,7 @@ pub(crate) struct Given {
 }
 
 /// The place of a vector's numbers.
+#[derive(Clone)]
 pub(crate) enum Source {
     /// On the host, checked to be numbers of 31 bits.
     Host(Vec<i32>),
@@ -32,6 +33,13 @@ impl Given {
     pub(crate) fn with(mut self, argument: Argument, source: Source) -> Given {
         self.read.push((argument, source));
         self
+    }
+
+    /// The source of this argument, if it is given.
+    pub(crate) fn source(&self, argument: Argument) -> Option<Source> {
+        let mut read = self.read.iter();
+        let (_, source) = read.find(|(given, _)| *given == argument)?;
+        Some(source.clone())
     }
 
     /// With this argument, if there is one.

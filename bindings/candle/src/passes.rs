@@ -111,9 +111,10 @@ pub(crate) fn backward<P: Place>(
     })
 }
 
-/// A tensor in e4m3, and its scales.
+/// A tensor in e4m3, and its scales. `given` has the lengths of packed sequences.
 pub(crate) fn quantize<P: Place>(
     problem: QuantizeProblem,
+    given: &Given,
     x: Stored<P>,
 ) -> Result<(P::Storage, P::Storage)> {
     let place = P::of(x.0)?;
@@ -123,8 +124,7 @@ pub(crate) fn quantize<P: Place>(
     let mut rounded = place.room(DType::F8E4M3, problem.shape().iter().product())?;
     // There is memory for a number of each row of each head at least.
     let mut descale = place.room(DType::F32, problem.n_scales() as usize)?;
-    let given = Given::default();
-    let held = Held::of(&given, &[]);
+    let held = Held::of(given, &[]);
     let mut run = Run::new(&place, &held)?;
     run.read(Argument::X, x)?;
     run.write(Argument::Rounded, &mut rounded, 0)?;

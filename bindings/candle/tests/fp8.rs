@@ -3,7 +3,7 @@
 mod support;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_ferroflash::flash_attn_fp8;
+use candle_ferroflash::{flash_attn_fp8, flash_attn_varlen_fp8};
 use support::{Case, assert_close, naive, refusal, widened};
 
 const CPU: &Device = &Device::Cpu;
@@ -67,6 +67,47 @@ fn values_and_gradients_are_those_of_the_rounded_tensors() -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+#[test]
+fn packed_sequences_are_as_each_alone() -> Result<()> {
+    // Rows 0 and 16 are of no sequence.
+    let ends = [1u32, 6, 6, 16];
+    let seqlens = Tensor::new(&ends, CPU)?;
+    let x = |heads| -> Result<Var> {
+        let sizes = Tensor::arange(1u32, 18, CPU)?.to_dtype(DType::F32)?;
+        let x = Tensor::randn(0f32, 1f32, (17, heads, 32), CPU)?;
+        Var::from_tensor(&x.broadcast_mul(&sizes.reshape((17, 1, 1))?)?)
+    };
+    let [q, k, v] = [x(4)?, x(2)?, x(2)?];
+    let call = |x: [&Tensor; 3]| {
+        let [q, k, v] = x;
+        flash_attn_varlen_fp8(q, k, v, &seqlens, &seqlens, 10, 10, 0.2, None, Some(0))
+    };
+    let o = call([&q, &k, &v])?;
+    let gradients = o.sqr()?.sum_all()?.backward()?;
+    for rows in ends.windows(2) {
+        let (first, n) = (rows[0] as usize, (rows[1] - rows[0]) as usize);
+        let own = |x: &Tensor| Var::from_tensor(&x.detach().narrow(0, first, n)?.unsqueeze(0)?);
+        let [q_own, k_own, v_own] = [own(&q)?, own(&k)?, own(&v)?];
+        let alone = flash_attn_fp8(&q_own, &k_own, &v_own, 0.2, None, Some(0))?;
+        assert_close("o", &o.narrow(0, first, n)?, &alone.squeeze(0)?, 1e-5);
+        let of_own = alone.sqr()?.sum_all()?.backward()?;
+        for (name, x, own) in [
+            ("d_q", &q, &q_own),
+            ("d_k", &k, &k_own),
+            ("d_v", &v, &v_own),
+        ] {
+            let expected = of_own.get(own).expect("a gradient").squeeze(0)?;
+            let found = gradients.get(x).expect("a gradient").narrow(0, first, n)?;
+            assert_close(name, &found, &expected, 1e-3);
+        }
+    }
+    let refused = refusal(flash_attn_varlen_fp8(
+        &q, &k, &v, &seqlens, &seqlens, 10, 9, 0.2, None, None,
+    ));
+    assert!(refused.contains("cu_seqlens"), "{refused}");
     Ok(())
 }
 

@@ -101,18 +101,26 @@ pub(crate) fn rotate_problem(
     }
 }
 
-/// A tensor of this shape to be rounded to 8 bits, with a scale for each sequence and head of keys, a power of 2. With `hadamard` its rows are rotated first.
+/// A tensor of this shape to be rounded to 8 bits, with a scale for each sequence and head of keys, a power of 2. With `hadamard` its rows are rotated first. Packed
+/// sequences have their number and the most rows of one.
 pub(crate) fn quantize_problem(
     dtype: &str,
     shape: &[usize],
     heads_k: usize,
     hadamard: bool,
+    packed: Option<(usize, usize)>,
 ) -> PyResult<QuantizeProblem> {
-    let [batch, seqlen, heads, head_dim] = *shape else {
-        return Err(refused("x", shape));
+    let (dtype, scales) = (dtype_of(dtype)?, Fp8::PerHead);
+    let problem = match (shape, packed) {
+        (&[batch, seqlen, heads, head_dim], None) => {
+            QuantizeProblem::new(dtype, [batch, seqlen, heads, head_dim], scales)
+        }
+        (&[total, heads, head_dim], Some((batch, max_seqlen))) => {
+            let shape = [total, heads, head_dim];
+            QuantizeProblem::packed(dtype, batch, max_seqlen, shape, scales)
+        }
+        _ => return Err(refused("x", shape)),
     };
-    let shape = [batch, seqlen, heads, head_dim];
-    let problem = QuantizeProblem::new(dtype_of(dtype)?, shape, Fp8::PerHead);
     let problem = problem.heads_k(heads_k).power_of_2();
     Ok(match hadamard {
         true => problem.hadamard(Some(0)),

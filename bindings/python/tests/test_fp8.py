@@ -101,6 +101,71 @@ def test_groups_of_heads_and_a_scale(device, heads):
     close(both_passes(results, (q, k, v)), exactly(q, k, v, scale=0.1), device)
 
 
+LENGTHS = (40, 0, 7, 150)
+
+
+def packed(device, head_dim=64, dtype=torch.bfloat16, hadamard=False):
+    """q, k and v of sequences one after the other, queries fewer than keys, with a row of no sequence at either end, and their lengths."""
+    generator = torch.Generator().manual_seed(2)
+    lens_q = [n // 2 for n in LENGTHS]
+    ends = [torch.tensor([1, *(1 + sum(lens[: at + 1]) for at in range(len(lens)))], dtype=torch.int32) for lens in (lens_q, LENGTHS)]
+    totals = [int(x[-1]) + 1 for x in ends]
+    shapes = [(totals[0], 4, head_dim), (totals[1], 2, head_dim), (totals[1], 2, head_dim)]
+    # Sequences differ in size, so that another's scale would be seen.
+    values = [torch.randn(shape, generator=generator) * torch.logspace(-1, 1, shape[0])[:, None, None] for shape in shapes]
+    tensors = [x.to(device, dtype).requires_grad_() for x in values]
+    return tensors, [x.to(device) for x in ends], [max(lens_q), max(LENGTHS)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("hadamard", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_packed_sequences_are_as_each_alone(device, head_dim, causal, hadamard):
+    tensors, ends, most = packed(device, head_dim)
+    o, lse = fp8.flash_attn_varlen_func(*tensors, *ends, *most, causal=causal, hadamard=hadamard, return_attn_probs=True)
+    d_o = torch.randn(o.shape, generator=torch.Generator().manual_seed(3)).to(o)
+    gradients = torch.autograd.grad(o, tensors, d_o)
+    seen = [torch.zeros(x.shape[0], dtype=torch.bool, device=device) for x in (tensors[0], tensors[1])]
+    for at in range(len(LENGTHS)):
+        rows, keys = (slice(int(x[at]), int(x[at + 1])) for x in ends)
+        own = [x[r].detach()[None].requires_grad_() for x, r in zip(tensors, (rows, keys, keys))]
+        alone, lse_alone = fp8.flash_attn_func(*own, causal=causal, hadamard=hadamard, return_attn_probs=True)
+        pairs = [(o[rows], alone[0]), (lse[:, rows], lse_alone[0])]
+        of_own = torch.autograd.grad(alone, own, d_o[rows][None])
+        pairs += [(x[r], y[0]) for x, r, y in zip(gradients, (rows, keys, keys), of_own)]
+        for x, y in pairs:
+            most_off = 2e-2 * y[y.isfinite()].abs().max().item() if y.isfinite().any() else 0
+            torch.testing.assert_close(x, y, rtol=0, atol=most_off)
+        seen[0][rows], seen[1][keys] = True, True
+    for x, of in ((o, seen[0]), (gradients[0], seen[0]), (gradients[1], seen[1]), (gradients[2], seen[1])):
+        assert x[~of].abs().sum() == 0
+
+
+def test_packed_sequences_compile_as_one_graph():
+    def block(q, k, v, *ends):
+        return fp8.flash_attn_varlen_func(q * 2, k, v, *ends, 75, 150, causal=True, return_attn_probs=True)
+
+    tensors, ends, _ = packed("cpu")
+    compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
+    ours, eager = (both_passes(call(*tensors, *ends), tensors) for call in (compiled, block))
+    assert all(torch.equal(a, b) for a, b in zip(ours, eager, strict=True))
+
+
+def test_refusals_of_packed_sequences():
+    tensors, ends, most = packed("cpu")
+    for error, word, arguments in (
+        (ValueError, r"q has the shape \[.*\]; allowed: \[total, heads, head_dim\]", (tensors[0][None], *tensors[1:], *ends, *most)),
+        (TypeError, "max_seqlen_k is None", (*tensors, *ends, most[0], None)),
+        (TypeError, "cu_seqlens_q is list", (*tensors, ends[0].tolist(), ends[1], *most)),
+        (TypeError, "cu_seqlens_k is torch.int64", (*tensors, ends[0], ends[1].long(), *most)),
+        (ValueError, "cu_seqlens_k has 3 elements; needed: as many as cu_seqlens_q, 5", (*tensors, ends[0], ends[1][:3], *most)),
+        (ValueError, "cu_seqlens", (*tensors, *ends, most[0], 100)),
+    ):
+        with pytest.raises(error, match=word):
+            fp8.flash_attn_varlen_func(*arguments)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("at", [0, 1], ids=["o", "lse"])
 def test_gradients_of_one_result(device, at):

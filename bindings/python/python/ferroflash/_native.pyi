@@ -139,8 +139,10 @@ class Call:
         *,
         heads_k: int,
         hadamard: bool,
+        packed: tuple[int, int] | None = None,
     ) -> Call:
-        """A tensor rounded to e4m3, with a scale for each sequence and head of keys, a power of 2; with `hadamard` its rows are rotated first."""
+        """A tensor rounded to e4m3, with a scale for each sequence and head of keys, a power of 2; with `hadamard` its rows are rotated first. `packed` is the
+        number of packed sequences and the most rows of one."""
     @property
     def workspace_bytes(self) -> int: ...
     def run(

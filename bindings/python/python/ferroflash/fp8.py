@@ -26,14 +26,16 @@ from torch import Tensor
 
 from . import _quantize
 from ._call import Beside, Numbers
-from ._checks import DTYPES, Form, check, default_scale, number
+from ._checks import DTYPES, Form, check, check_integers, default_scale, number, whole
 from ._refuse import window
 from ._torch import _are_plain, _cast, _keep, attend, gradients
 
-__all__ = ["flash_attn_func", "quantize"]
+__all__ = ["flash_attn_func", "flash_attn_varlen_func", "quantize"]
 
 # All bits of a word.
 _WORD = 2**64 - 1
+
+_PADDED = "[batch, seqlen, heads, head_dim]"
 
 # What is rounded.
 _TYPES = (torch.bfloat16, torch.float16)
@@ -74,7 +76,51 @@ def flash_attn_func(
     _check(q, k, v)
     scale = default_scale(q.shape) if softmax_scale is None else number("softmax_scale", softmax_scale)
     numbers = (None, None, scale, *window(window_size, causal), 0)
-    o, lse = _Attention.apply(q, k, v, numbers, hadamard)
+    o, lse = _Attention.apply(q, k, v, numbers, hadamard, None, None)
+    return (o, lse) if return_attn_probs else o
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Sequence[int] = (-1, -1),
+    *,
+    hadamard: bool = False,
+    return_attn_probs: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """As `flash_attn_func`, on packed sequences, each with scales of its own: q `[total_q, heads_q, head_dim]`, k and v `[total_k, heads_k, head_dim]`.
+
+    Args:
+        cu_seqlens_q, cu_seqlens_k: int32 `[batch + 1]`: the first row of each sequence, and the end of the last. On a GPU they are not checked.
+        max_seqlen_q, max_seqlen_k: the most rows that a sequence has.
+
+    Returns:
+        o, like q; lse, float32 `[heads_q, total_q]`.
+    """
+    q, k, v = _cast(q, k, v)
+    _check(q, k, v, "[total, heads, head_dim]")
+    scale = default_scale(q.shape) if softmax_scale is None else number("softmax_scale", softmax_scale)
+    longest = whole("max_seqlen_q", max_seqlen_q), whole("max_seqlen_k", max_seqlen_k)
+    for argument, given in (("max_seqlen_q", longest[0]), ("max_seqlen_k", longest[1])):
+        if given is None:
+            raise TypeError(f"{argument} is None; allowed: an int, or a tensor of one")
+    for argument, given in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
+        if not isinstance(given, Tensor):
+            raise TypeError(f"{argument} is {type(given).__name__}; allowed: torch.Tensor")
+        check_integers(argument, Form.of(given), ("batch + 1",), q.device)
+    if cu_seqlens_q.shape != cu_seqlens_k.shape or cu_seqlens_q.shape[0] < 1:
+        raise ValueError(
+            f"cu_seqlens_k has {cu_seqlens_k.shape[0]} elements; needed: as many as cu_seqlens_q, {cu_seqlens_q.shape[0]}, at least 1"
+        )
+    numbers = (*longest, scale, *window(window_size, causal), 0)
+    o, lse = _Attention.apply(q, k, v, numbers, hadamard, cu_seqlens_q, cu_seqlens_k)
     return (o, lse) if return_attn_probs else o
 
 
@@ -102,24 +148,24 @@ def quantize(x: Tensor, heads_k: int | None = None) -> tuple[Tensor, Tensor]:
     return _quantize.quantize(x.detach(), heads_k, False)
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
+def _check(q: Tensor, k: Tensor, v: Tensor, shape: str = _PADDED) -> None:
     """Checks what the checks of the call with rounded tensors do not see, or see too late."""
     for argument, given in (("q", q), ("k", k), ("v", v)):
-        _check_form(argument, given, _TYPES)
+        _check_form(argument, given, _TYPES, shape)
     check(Form.of(q), Form.of(k), Form.of(v))
-    heads_q, heads_k = q.shape[2], k.shape[2]
+    heads_q, heads_k = q.shape[-2], k.shape[-2]
     if heads_k < 1 or heads_q % heads_k != 0:
         raise ValueError(f"q has {heads_q} heads; needed: a multiple of those of k, {heads_k}")
 
 
-def _check_form(argument: str, given: object, types: Sequence[torch.dtype]) -> None:
-    """Checks that an argument is a tensor of one of these types, with four dimensions."""
+def _check_form(argument: str, given: object, types: Sequence[torch.dtype], shape: str = _PADDED) -> None:
+    """Checks that an argument is a tensor of one of these types, with as many dimensions as this shape."""
     if not isinstance(given, Tensor):
         raise TypeError(f"{argument} is {type(given).__name__}; allowed: torch.Tensor")
     if given.dtype not in types:
         raise TypeError(f"{argument} is {given.dtype}; allowed: {', '.join(map(str, types))}")
-    if given.dim() != 4:
-        raise ValueError(f"{argument} has the shape {list(given.shape)}; allowed: [batch, seqlen, heads, head_dim]")
+    if given.dim() != shape.count(",") + 1:
+        raise ValueError(f"{argument} has the shape {list(given.shape)}; allowed: {shape}")
 
 
 def _rotation(like: Tensor) -> Tensor:
@@ -161,29 +207,40 @@ class _Attention(torch.autograd.Function):
     """Rounds, attends, and keeps what it has rounded."""
 
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, numbers: Numbers, hadamard: bool) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        numbers: Numbers,
+        hadamard: bool,
+        cu_seqlens_q: Tensor | None,
+        cu_seqlens_k: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
         ctx.dtype, ctx.numbers = q.dtype, numbers
-        rotates, heads_k = (hadamard, hadamard, False), k.shape[2]
-        quantized = [_quantize.quantize(x, heads_k, rotate) for x, rotate in zip((q, k, v), rotates)]
+        heads_k, of_q, of_k = k.shape[-2], (cu_seqlens_q, numbers[0]), (cu_seqlens_k, numbers[1])
+        operands = (q, hadamard, of_q), (k, hadamard, of_k), (v, False, of_k)
+        quantized = [_quantize.quantize(x, heads_k, rotates, *lengths) for x, rotates, lengths in operands]
         rounded, descales = zip(*quantized)
         ctx.rotation = _rotation(q) if hadamard else None
-        o, lse = attend(*rounded, numbers, _beside(descales))
-        _keep(ctx, *rounded, o, lse, *descales)
+        beside = (*descales, cu_seqlens_q, cu_seqlens_k)
+        o, lse = attend(*rounded, numbers, _beside(beside))
+        _keep(ctx, *rounded, o, lse, *beside)
         # A view of its own: PyTorch 2.11 compiles o itself, an operator's result, to an output without a gradient.
         return o.to(ctx.dtype).view_as(o), lse
 
     @staticmethod
     def backward(ctx, d_o: Tensor | None, d_lse: Tensor | None):
         # Read once: a checkpoint computes them for it.
-        *saved, q_descale, k_descale, v_descale = ctx.saved_tensors
+        *saved, q_descale, k_descale, v_descale, cu_seqlens_q, cu_seqlens_k = ctx.saved_tensors
         o = saved[3]
         d_o = torch.zeros_like(o) if d_o is None else d_o.to(o.dtype)
-        beside = _beside((q_descale, k_descale, v_descale))
+        beside = _beside((q_descale, k_descale, v_descale, cu_seqlens_q, cu_seqlens_k))
         d_q, d_k, d_v = (x.to(ctx.dtype) for x in gradients(ctx.numbers, d_o, d_lse, tuple(saved), beside))
         if ctx.rotation is not None:
             d_q, d_k = d_q @ ctx.rotation.T, d_k @ ctx.rotation.T
-        return d_q, d_k, d_v, None, None
+        return d_q, d_k, d_v, None, None, None, None
 
 
-def _beside(descales: Sequence[Tensor]) -> Beside:
-    return Beside.of(dict(zip(("q_descale", "k_descale", "v_descale"), descales, strict=True)))
+def _beside(given: Sequence[Tensor | None]) -> Beside:
+    return Beside.of(dict(zip(("q_descale", "k_descale", "v_descale", "cu_seqlens_q", "cu_seqlens_k"), given, strict=True)))

@@ -161,8 +161,9 @@ impl Call {
     }
 
     /// A tensor `[batch, seqlen, heads, head_dim]` rounded to 8 bits, with a scale for each sequence and head of keys, a power of 2; with `hadamard` rotated first.
+    /// With `packed`, the number of sequences and the most rows of one, it is `[total, heads, head_dim]`.
     #[staticmethod]
-    #[pyo3(signature = (dtype, shape, ordinal, strides, *, heads_k, hadamard))]
+    #[pyo3(signature = (dtype, shape, ordinal, strides, *, heads_k, hadamard, packed=None))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn quantize(
         py: Python<'_>,
@@ -172,8 +173,9 @@ impl Call {
         strides: HashMap<String, Strides>,
         heads_k: usize,
         hadamard: bool,
+        packed: Option<(usize, usize)>,
     ) -> PyResult<Call> {
-        let problem = quantize_problem(dtype, &shape, heads_k, hadamard)?;
+        let problem = quantize_problem(dtype, &shape, heads_k, hadamard, packed)?;
         let layouts = layouts(&strides, &[], |_| problem.shape())?;
         Call::of(py, || {
             let quantize = ferroflash::Quantize::new(&device(ordinal)?, problem)?;
