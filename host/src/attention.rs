@@ -138,10 +138,10 @@ impl Attention {
         let plan = self.plan(pass, given)?;
         let of_host = given.get(Argument::Q).map(Given::location) == Some(Location::Host);
         if of_host && self.device.checks_lengths() {
-            lengths::check(problem, |argument| operands.lengths(argument))?;
+            lengths::check(problem, |argument| operands.numbers(argument))?;
         }
         if of_host {
-            validate::descales(problem, |argument| operands.scales(argument))?;
+            validate::descales(problem, |argument| operands.numbers(argument))?;
         }
         let ran = self.ran(&plan);
         match self.device.kind() {
@@ -185,7 +185,7 @@ impl Attention {
             &self.device.kind(),
         ) {
             (Some(Memory::Host(_)), _) => {
-                Ok(operands.lengths(argument).unwrap_or_default().to_vec())
+                Ok(operands.numbers(argument).unwrap_or_default().to_vec())
             }
             (Some(Memory::Device(slice)), Kind::Cuda(device))
                 if slice.ordinal() == device.ordinal() =>

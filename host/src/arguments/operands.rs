@@ -4,6 +4,7 @@ use ferroflash_kernels::params::ScoreParams;
 
 use super::{Argument, ArgumentSet, Arguments, ByArgument, Given, ScoreGradients, ScoreInputs};
 use super::{Gradients, Inputs, OutputGradients, Outputs, Saved};
+use crate::dtype::Scalar;
 use crate::tensor::{Allocation, Memory, MemoryMut, Share, Tensor, TensorMut, Vector, VectorMut};
 
 /// One argument with its memory.
@@ -193,13 +194,8 @@ impl<'a> Operands<'a> {
         operands
     }
 
-    /// The lengths of this name, if they were given and are on the host.
-    pub(crate) fn lengths(&self, argument: Argument) -> Option<&'a [i32]> {
-        self.vector(argument)?.host()
-    }
-
-    /// The scales of this name, if they were given and are on the host.
-    pub(crate) fn scales(&self, argument: Argument) -> Option<&'a [f32]> {
+    /// The numbers of the vector of this name, if it was given and is on the host: lengths, scales.
+    pub(crate) fn numbers<T: Scalar>(&self, argument: Argument) -> Option<&'a [T]> {
         self.vector(argument)?.host()
     }
 

@@ -24,7 +24,7 @@ pub(crate) fn of_append(
     problem: &AppendProblem,
     operands: &Operands,
 ) -> Result<Vec<NewSpan>, ProblemError> {
-    let given = |argument| (argument, operands.lengths(argument));
+    let given = |argument| (argument, operands.numbers(argument));
     let spans = spans(
         problem.rows(),
         problem.batch(),
@@ -48,7 +48,7 @@ impl<'a> Paged<'a> {
     ) -> Result<Option<Paged<'a>>, ProblemError> {
         let sizes = (problem.seqlen_cache(), problem.n_table_entries());
         Paged::new(problem.pages(), sizes, |argument| {
-            operands.lengths(argument)
+            operands.numbers(argument)
         })
     }
 }
@@ -58,7 +58,7 @@ pub(crate) fn of_rotate(
     problem: &RotateProblem,
     operands: &Operands,
 ) -> Result<Vec<NewSpan>, ProblemError> {
-    let given = |argument| (argument, operands.lengths(argument));
+    let given = |argument| (argument, operands.numbers(argument));
     spans(
         problem.rows(),
         problem.batch(),
@@ -73,7 +73,7 @@ pub(crate) fn of_quantize(
     problem: &QuantizeProblem,
     operands: &Operands,
 ) -> Result<Vec<NewSpan>, ProblemError> {
-    let cu_seqlens = (Argument::CuSeqlens, operands.lengths(Argument::CuSeqlens));
+    let cu_seqlens = (Argument::CuSeqlens, operands.numbers(Argument::CuSeqlens));
     spans(
         problem.rows(),
         problem.batch(),

@@ -49,7 +49,7 @@ impl<'m> BlockMap<'m> {
         let of_head = q_blocks * k_blocks;
         let stride = |n: usize, elems: usize| if n > 1 { elems } else { 0 };
         Some(BlockMap {
-            bytes: operands.vector(Argument::BlockMask)?.host()?,
+            bytes: operands.numbers(Argument::BlockMask)?,
             batch_stride: stride(batch, heads * of_head),
             head_stride: stride(heads, of_head),
             k_blocks,

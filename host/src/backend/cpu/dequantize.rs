@@ -27,7 +27,7 @@ impl<T: Element> Values<T> {
             Argument::K => (Argument::KDescale, Side::Keys),
             _ => (Argument::VDescale, Side::Keys),
         };
-        let spans = side.spans(problem, |argument| operands.lengths(argument))?;
+        let spans = side.spans(problem, |argument| operands.numbers(argument))?;
         let scales: &[f32] = vector(operands, scales).ok_or(missing(scales))?;
         let Some(Operand::Tensor(tensor)) = operands.take(argument) else {
             return Err(missing(argument));

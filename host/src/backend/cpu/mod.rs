@@ -125,7 +125,7 @@ fn forward_pass<Q: Scalar + Widen, K: Scalar + Widen, T: Element>(
     operands: &mut Operands,
 ) -> Result<(), ProblemError> {
     let sequences = Sequences::new(problem, operands)?;
-    let pages = Paged::of(problem, |argument| operands.lengths(argument))?;
+    let pages = Paged::of(problem, |argument| operands.numbers(argument))?;
     let [of_k, of_v] = [Argument::KDescale, Argument::VDescale].map(|argument| {
         let (of, values) = (problem.fp8_kv()?, vector::<f32>(operands, argument)?);
         Some(Scales { values, of })

@@ -34,7 +34,7 @@ impl<'m> Sequences<'m> {
         problem: &Problem,
         operands: &Operands<'m>,
     ) -> Result<Sequences<'m>, ProblemError> {
-        let vector = |argument: Argument| operands.lengths(argument);
+        let vector = |argument: Argument| operands.numbers(argument);
         let spans_q = Side::Queries.spans(problem, vector)?;
         let spans_k = Side::Keys.spans(problem, vector)?;
         let longest = Sizes::of(problem);

@@ -76,7 +76,7 @@ fn rows<T: Element, K: Scalar + Widen>(
         }
         .into());
     }
-    let pages = Paged::of(problem, |argument| operands.lengths(argument))?;
+    let pages = Paged::of(problem, |argument| operands.numbers(argument))?;
     let scales = problem.fp8_kv().and_then(|of| {
         let values = vector::<f32>(operands, Argument::KDescale)?;
         Some(Scales { values, of })
