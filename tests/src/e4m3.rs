@@ -1,7 +1,8 @@
 //! Queries, keys and values in 8 bits against the oracle, which has what they stand for. Gradients: of that rounded to the type of o.
 
+use ferroflash::error::ProblemError;
 use ferroflash::{
-    Algorithm, Attention, Backend, Device, Dtype, Element, Inputs, OutputGradients, Saved,
+    Algorithm, Attention, Backend, Device, Dtype, Element, Inputs, OutputGradients, Problem, Saved,
 };
 use float8::F8E4M3;
 use half::{bf16, f16};
@@ -9,7 +10,7 @@ use half::{bf16, f16};
 use crate::beside::{bits, check_numbers};
 use crate::buffer::{Buffer, Number};
 use crate::cases::e4m3::{E4m3Case, PAGE_SIZE};
-use crate::edits::Edits;
+use crate::edits::{self, Edits};
 use crate::inputs::Values;
 use crate::oracle::{Gradients, Output};
 use crate::pages::output;
@@ -81,90 +82,120 @@ fn check_case(
     e4m3: &E4m3Case,
     spoil: impl FnOnce(&mut Codes),
 ) -> Result<Option<f64>, String> {
-    let case = &e4m3.case;
-    let device = |more: u64| {
-        let seed = case.seed.wrapping_add(sample::seed()).wrapping_add(more);
-        (subject.open)(seed)
-    };
-    let mut values = case.values();
+    let mut values = e4m3.case.values();
     let mut codes = Codes::new(e4m3, &mut values);
     spoil(&mut codes);
-    let run = |device: &Device| {
-        let output = match case.dtype {
-            Dtype::Bf16 => forward::<bf16>(e4m3, &codes, device, algorithm),
-            Dtype::F16 => forward::<f16>(e4m3, &codes, device, algorithm),
-            Dtype::F32 => forward::<f32>(e4m3, &codes, device, algorithm),
-        };
-        output.map_err(|refusal| format!("{refusal:?}"))
+    let trial = Trial {
+        subject,
+        algorithm,
+        e4m3,
+        codes,
+        values,
     };
-    if e4m3.backward {
-        return check_gradients(subject, algorithm, e4m3, &codes, values, device);
+    match e4m3.case.dtype {
+        Dtype::Bf16 => trial.run::<bf16>(),
+        Dtype::F16 => trial.run::<f16>(),
+        Dtype::F32 => trial.run::<f32>(),
     }
-    let output = run(&device(0)?)?;
-    let problem = case.problem().map_err(|error| error.to_string())?;
-    let edits = e4m3.edits();
-    let reference = Reference::edited(case, &values, problem.scale(), edits.as_ref());
-    let reference = match subject.backend {
-        Backend::Cpu => reference,
-        _ => reference.of_products(Arithmetic::E4m3(case.dtype)),
-    };
-    let close = reference.judge_output(case, &output)?;
-    let all_bits = |output: &Output| [bits(&output.o), bits(&output.lse)];
-    if all_bits(&output) != all_bits(&run(&device(1)?)?) {
-        return Err("a second run gave other bits".to_owned());
-    }
-    Ok(Some(close.worst))
 }
 
-/// Gradients are those of what q, k and v stand for, rounded to the type of o.
-fn check_gradients(
-    subject: &Subject,
+/// A case, what a backend is given of it, and what that stands for.
+struct Trial<'c> {
+    subject: &'c Subject,
     algorithm: Algorithm,
-    e4m3: &E4m3Case,
-    codes: &Codes,
-    mut values: Values,
-    device: impl Fn(u64) -> Result<Device, String>,
-) -> Result<Option<f64>, String> {
-    let case = &e4m3.case;
-    // What comes behind the kernel that takes them out is any algorithm's; flash3 has none of f32.
-    let algorithm = match (algorithm, case.dtype) {
-        (Algorithm::Flash3, Dtype::F32) => Algorithm::Flash2,
-        (other, _) => other,
-    };
-    let round = |value: f64| match case.dtype {
-        Dtype::Bf16 => bf16::from_f32(value as f32).to_f64(),
-        Dtype::F16 => f16::from_f32(value as f32).to_f64(),
-        Dtype::F32 => (value as f32).into(),
-    };
-    for tensor in [&mut values.q, &mut values.k, &mut values.v] {
-        tensor.iter_mut().for_each(|value| *value = round(*value));
+    e4m3: &'c E4m3Case,
+    codes: Codes,
+    values: Values,
+}
+
+impl Trial<'_> {
+    /// `T` is the type of o.
+    fn run<T: Element + Number>(self) -> Result<Option<f64>, String> {
+        match self.e4m3.backward {
+            true => self.gradients::<T>(),
+            false => self.output::<T>(),
+        }
     }
-    let problem = case.problem().map_err(|error| error.to_string())?;
-    let edits = e4m3.edits();
-    let reference = Reference::edited(case, &values, problem.scale(), edits.as_ref());
-    let reference = reference.of_products(case.arithmetic(subject.backend));
-    let run = |device: &Device| {
-        let given = (codes, &values, &reference.output);
-        let gradients = match case.dtype {
-            Dtype::Bf16 => backward::<bf16>(e4m3, given, device, algorithm),
-            Dtype::F16 => backward::<f16>(e4m3, given, device, algorithm),
-            Dtype::F32 => backward::<f32>(e4m3, given, device, algorithm),
+
+    fn output<T: Element + Number>(&self) -> Result<Option<f64>, String> {
+        let reference = match self.subject.backend {
+            Backend::Cpu => self.reference()?,
+            _ => {
+                let arithmetic = Arithmetic::E4m3(self.e4m3.case.dtype);
+                self.reference()?.of_products(arithmetic)
+            }
         };
-        gradients.map_err(|refusal| format!("{refusal:?}"))
-    };
-    let results = Results {
-        output: reference.output.clone(),
-        gradients: run(&device(0)?)?,
-        tensors: Vec::new(),
-        forward_kernels: Vec::new(),
-        backward_kernels: Vec::new(),
-    };
-    let close = reference.judge(case, &results)?;
-    let all_bits = |of: &Gradients| [&of.d_q, &of.d_k, &of.d_v, &of.d_sinks].map(|x| bits(x));
-    if all_bits(&results.gradients) != all_bits(&run(&device(1)?)?) {
-        return Err("a second run gave other bits".to_owned());
+        let output = self.twice(
+            |device| forward::<T>(self.e4m3, &self.codes, device, self.algorithm),
+            |output| vec![bits(&output.o), bits(&output.lse)],
+        )?;
+        let close = reference.judge_output(&self.e4m3.case, &output)?;
+        Ok(Some(close.worst))
     }
-    Ok(Some(close.worst))
+
+    /// Gradients are those of what q, k and v stand for, rounded to the type of o.
+    fn gradients<T: Element + Number>(mut self) -> Result<Option<f64>, String> {
+        let case = &self.e4m3.case;
+        // What comes behind the kernel that takes them out is any algorithm's; flash3 has none of f32.
+        let algorithm = match (self.algorithm, case.dtype) {
+            (Algorithm::Flash3, Dtype::F32) => Algorithm::Flash2,
+            (other, _) => other,
+        };
+        let Values { q, k, v, .. } = &mut self.values;
+        for value in [q, k, v].into_iter().flatten() {
+            *value = T::from_f32(*value as f32).value();
+        }
+        let arithmetic = case.arithmetic(self.subject.backend);
+        let reference = self.reference()?.of_products(arithmetic);
+        let saved = &reference.output;
+        let gradients = self.twice(
+            |device| {
+                let given = (&self.codes, &self.values, saved);
+                backward::<T>(self.e4m3, given, device, algorithm)
+            },
+            |of| {
+                [&of.d_q, &of.d_k, &of.d_v, &of.d_sinks]
+                    .map(|x| bits(x))
+                    .to_vec()
+            },
+        )?;
+        let results = Results {
+            output: saved.clone(),
+            gradients,
+            tensors: Vec::new(),
+            forward_kernels: Vec::new(),
+            backward_kernels: Vec::new(),
+        };
+        let close = reference.judge(case, &results)?;
+        Ok(Some(close.worst))
+    }
+
+    /// What the values give.
+    fn reference(&self) -> Result<Reference, String> {
+        let case = &self.e4m3.case;
+        let problem = case.problem().map_err(|error| error.to_string())?;
+        let edits = self.e4m3.edits();
+        let reference = Reference::edited(case, &self.values, problem.scale(), edits.as_ref());
+        Ok(reference)
+    }
+
+    /// What two runs, which differ in the emulator's order, write; an error if their bits differ.
+    fn twice<R, B: PartialEq>(
+        &self,
+        run: impl Fn(&Device) -> Result<R, Refusal>,
+        all_bits: impl Fn(&R) -> B,
+    ) -> Result<R, String> {
+        let once = |more| {
+            let seed = self.e4m3.case.seed.wrapping_add(sample::seed());
+            let device = (self.subject.open)(seed.wrapping_add(more))?;
+            run(&device).map_err(|refusal| format!("{refusal:?}"))
+        };
+        let (written, again) = (once(0)?, once(1)?);
+        match all_bits(&written) == all_bits(&again) {
+            true => Ok(written),
+            false => Err("a second run gave other bits".to_owned()),
+        }
+    }
 }
 
 /// A pool of this shape with the rows of every sequence in its pages; all else is NaN.
@@ -182,6 +213,62 @@ fn pool(e4m3: &E4m3Case, table: &[i32], codes: &[f64], shape: [usize; 4]) -> Vec
     pool
 }
 
+/// Memory that a call reads, in both passes.
+struct Memory<'c> {
+    problem: Problem,
+    /// Of q, k and v.
+    codes: Vec<Buffer<F8E4M3>>,
+    scales: &'c [Vec<f32>; 3],
+    vectors: Vectors,
+    table: Option<Vec<i32>>,
+    edits: Option<Edits>,
+    of_edits: Vec<edits::memory::Memory>,
+}
+
+impl<'c> Memory<'c> {
+    fn new(e4m3: &E4m3Case, codes: &'c Codes) -> Result<Memory<'c>, Refusal> {
+        let problem = e4m3.problem().map_err(broken)?;
+        let table = e4m3.in_pages.then(|| e4m3.table());
+        let shapes = [problem.shape_q(), problem.shape_k(), problem.shape_v()];
+        let mut buffers = Vec::new();
+        for (at, (codes, shape)) in codes.codes.iter().zip(shapes).enumerate() {
+            let table = table.as_ref().filter(|_| at > 0);
+            let pooled = table.map(|table| pool(e4m3, table, codes, shape));
+            let codes = pooled.as_ref().unwrap_or(codes);
+            let buffer = Buffer::filled(codes, shape, e4m3.case.arrangement);
+            buffers.push(buffer.map_err(broken)?);
+        }
+        let edits = e4m3.edits();
+        Ok(Memory {
+            problem,
+            codes: buffers,
+            scales: &codes.scales,
+            vectors: Vectors::of(&e4m3.case),
+            table,
+            of_edits: edits.as_ref().map(Edits::memory).unwrap_or_default(),
+            edits,
+        })
+    }
+
+    fn inputs(&self) -> Result<Inputs<'_>, Refusal> {
+        let view = |at: usize| self.codes[at].view().map_err(broken);
+        let [of_q, of_k, of_v] = self.scales;
+        let mut given = Inputs::new(&view(0)?, &view(1)?, &view(2)?)
+            .q_descale(of_q)
+            .k_descale(of_k)
+            .v_descale(of_v);
+        given.page_table = self.table.as_ref().map(Into::into);
+        if let Some(edits) = &self.edits {
+            given = edits.give(given, &self.of_edits);
+        }
+        Ok(self.vectors.give(given))
+    }
+}
+
+fn broken(error: ProblemError) -> Refusal {
+    Refusal::Failed(error.to_string())
+}
+
 /// The gradients, from o and lse as they should be.
 fn backward<T: Element + Number>(
     e4m3: &E4m3Case,
@@ -189,14 +276,8 @@ fn backward<T: Element + Number>(
     device: &Device,
     algorithm: Algorithm,
 ) -> Result<Gradients, Refusal> {
-    let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
-    let (case, problem) = (&e4m3.case, e4m3.problem().map_err(broken)?);
-    let shapes = [problem.shape_q(), problem.shape_k(), problem.shape_v()];
-    let mut buffers = Vec::new();
-    for (codes, shape) in codes.codes.iter().zip(shapes) {
-        let buffer = Buffer::<F8E4M3>::filled(codes, shape, case.arrangement);
-        buffers.push(buffer.map_err(broken)?);
-    }
+    let (case, memory) = (&e4m3.case, Memory::new(e4m3, codes)?);
+    let problem = memory.problem;
     let filled = |values: &[f64]| {
         Buffer::<T>::filled(values, problem.shape_o(), case.arrangement).map_err(broken)
     };
@@ -206,21 +287,12 @@ fn backward<T: Element + Number>(
         Rows::filled(&saved.lse),
     );
     let d_lse = values.d_lse.as_deref().map(Rows::filled);
-    let views: Result<Vec<_>, _> = buffers.iter().map(Buffer::view).collect();
-    let views = views.map_err(broken)?;
-    let [of_q, of_k, of_v] = &codes.scales;
-    let vectors = Vectors::of(case);
-    let given = Inputs::new(&views[0], &views[1], &views[2])
-        .q_descale(of_q)
-        .k_descale(of_k)
-        .v_descale(of_v);
-    let given = vectors.give(given);
     let outputs = case.arrangement.of_outputs();
     let unwritten = |shape| Buffer::<T>::unwritten(shape, outputs).map_err(broken);
     let [mut d_q, mut d_k, mut d_v] = [
-        unwritten(shapes[0])?,
-        unwritten(shapes[1])?,
-        unwritten(shapes[2])?,
+        unwritten(problem.shape_q())?,
+        unwritten(problem.shape_k())?,
+        unwritten(problem.shape_v())?,
     ];
     let mut gradients = ferroflash::Gradients::new(
         d_q.view_mut().map_err(broken)?,
@@ -238,7 +310,7 @@ fn backward<T: Element + Number>(
     Attention::new(device, problem)
         .map_err(refused)?
         .with_algorithm(algorithm)
-        .backward(&given, &saved, &of_output, &mut gradients)
+        .backward(&memory.inputs()?, &saved, &of_output, &mut gradients)
         .map_err(refused)?;
     Ok(Gradients {
         d_q: d_q.values(),
@@ -248,43 +320,16 @@ fn backward<T: Element + Number>(
     })
 }
 
+/// o and lse.
 fn forward<T: Element + Number>(
     e4m3: &E4m3Case,
     codes: &Codes,
     device: &Device,
     algorithm: Algorithm,
 ) -> Result<Output, Refusal> {
-    let broken = |error: ferroflash::error::ProblemError| Refusal::Failed(error.to_string());
-    let (case, problem) = (&e4m3.case, e4m3.problem().map_err(broken)?);
-    let shapes = [problem.shape_q(), problem.shape_k(), problem.shape_v()];
-    let (table, edits) = (e4m3.table(), e4m3.edits());
-    let mut buffers = Vec::new();
-    for (at, (codes, shape)) in codes.codes.iter().zip(shapes).enumerate() {
-        let pooled = (e4m3.in_pages && at > 0).then(|| pool(e4m3, &table, codes, shape));
-        let codes = pooled.as_ref().unwrap_or(codes);
-        let buffer = Buffer::<F8E4M3>::filled(codes, shape, case.arrangement);
-        buffers.push(buffer.map_err(broken)?);
-    }
-    let views: Result<Vec<_>, _> = buffers.iter().map(Buffer::view).collect();
-    let views = views.map_err(broken)?;
-    let [of_q, of_k, of_v] = &codes.scales;
-    let mut given = Inputs::new(&views[0], &views[1], &views[2])
-        .q_descale(of_q)
-        .k_descale(of_k)
-        .v_descale(of_v);
-    given.page_table = e4m3.in_pages.then(|| (&table).into());
-    let memory = edits.as_ref().map(Edits::memory).unwrap_or_default();
-    if let Some(edits) = &edits {
-        given = edits.give(given, &memory);
-    }
-    let vectors = Vectors::of(case);
-    output::<T>(
-        device,
-        algorithm,
-        problem,
-        &vectors.give(given),
-        case.arrangement,
-    )
+    let memory = Memory::new(e4m3, codes)?;
+    let (problem, arrangement) = (memory.problem, e4m3.case.arrangement);
+    output::<T>(device, algorithm, problem, &memory.inputs()?, arrangement)
 }
 
 #[cfg(test)]
@@ -376,24 +421,16 @@ mod tests {
         is_noticed("the scale of another head", |codes| {
             codes.scales[2].rotate_left(1);
         });
-        let neighbours: [fn(&mut Codes); 3] = [
-            |codes| {
-                codes.scales[0]
-                    .chunks_exact_mut(2)
-                    .for_each(<[f32]>::reverse)
-            },
-            |codes| {
-                codes.scales[1]
-                    .chunks_exact_mut(2)
-                    .for_each(<[f32]>::reverse)
-            },
-            |codes| {
-                codes.scales[2]
-                    .chunks_exact_mut(2)
-                    .for_each(<[f32]>::reverse)
-            },
+        fn neighbours<const SIDE: usize>(codes: &mut Codes) {
+            let pairs = codes.scales[SIDE].chunks_exact_mut(2);
+            pairs.for_each(<[f32]>::reverse);
+        }
+        let sides: [(_, fn(&mut Codes)); 3] = [
+            ("q", neighbours::<0>),
+            ("k", neighbours::<1>),
+            ("v", neighbours::<2>),
         ];
-        for (spoil, of) in neighbours.into_iter().zip(["q", "k", "v"]) {
+        for (of, spoil) in sides {
             let what = format!("the scale of the neighbouring block of {of}");
             is_noticed_in(case_of_blocks(), &what, spoil);
         }

@@ -104,47 +104,25 @@ fn run<T: Element + Number>(
 
 /// The largest error, as a part of what is allowed.
 fn judge(case: &QuantizeCase, written: &Written) -> Result<f64, String> {
-    let rotated = Rotated::new(case)?;
-    let [_, seqlen, heads, head_dim] = case.shape();
-    let group_size = heads.checked_div(case.sizes[1]).unwrap_or(1);
-    let mut amax = vec![0f64; case.n_scales()];
-    // What is greatest may be off by what a sum of a row is.
-    let mut slack = vec![0f64; case.n_scales()];
-    let mut places = vec![None; written.rounded.len()];
-    for (sequence, (batch_idx, rows)) in case.spans().into_iter().enumerate() {
-        let begin = rows.start;
-        for (row, head) in rows.flat_map(|row| (0..heads).map(move |head| (row, head))) {
-            let scale = case.scale(sequence, head / group_size, row - begin);
-            let first = ((batch_idx * seqlen + row) * heads + head) * head_dim;
-            let of_row = first..first + head_dim;
-            places[of_row.clone()].fill(Some(scale));
-            for (x, off) in of_row.map(|at| (rotated.values[at].abs(), rotated.slack[at])) {
-                let is_greater = x.is_nan() || x > amax[scale];
-                if is_greater && !amax[scale].is_nan() {
-                    amax[scale] = x;
-                }
-                slack[scale] = slack[scale].max(off);
-            }
-        }
-    }
-    for (scale, &amax) in amax.iter().enumerate() {
-        judge_scale(case, written, scale, amax, slack[scale])?;
+    let expected = Expected::new(case)?;
+    for scale in 0..case.n_scales() {
+        judge_scale(case, written, &expected, scale)?;
     }
     let mut worst = 0f64;
     for (at, &code) in written.rounded.iter().enumerate() {
-        let Some(scale) = places[at] else {
+        let Some(scale) = expected.scales[at] else {
             if !code.is_nan() {
                 return Err(format!("number {at}, of no sequence, was written"));
             }
             continue;
         };
         let descale = f64::from(written.descale[scale]);
-        let x = rotated.values[at];
-        let none = match case.given {
+        let x = expected.rotated.values[at];
+        let becomes_nan = match case.given {
             true => x.is_nan(),
-            false => !amax[scale].is_finite(),
+            false => !expected.amax[scale].is_finite(),
         };
-        if none {
+        if becomes_nan {
             if !code.is_nan() {
                 return Err(format!("number {at} is {code}, beside what is not finite"));
             }
@@ -154,7 +132,7 @@ fn judge(case: &QuantizeCase, written: &Written) -> Result<f64, String> {
         let exponent = y.abs().log2().floor().max(-6.0);
         let step = (exponent - 3.0).exp2();
         // The inverse of the scale and the product are rounded.
-        let allowed = 0.5 * step + 4.0 * F32_UNIT * y.abs() + rotated.slack[at] / descale;
+        let allowed = 0.5 * step + 4.0 * F32_UNIT * y.abs() + expected.rotated.slack[at] / descale;
         let error = (code - y).abs();
         if error.is_nan() || error > allowed {
             return Err(format!("number {at} is {code} instead of {y}"));
@@ -168,10 +146,10 @@ fn judge(case: &QuantizeCase, written: &Written) -> Result<f64, String> {
 fn judge_scale(
     case: &QuantizeCase,
     written: &Written,
+    expected: &Expected,
     scale: usize,
-    reference: f64,
-    slack: f64,
 ) -> Result<(), String> {
+    let (reference, slack) = (expected.amax[scale], expected.slack[scale]);
     let (amax, descale) = (
         f64::from(written.amax[scale]),
         f64::from(written.descale[scale]),
@@ -201,10 +179,55 @@ fn judge_scale(
     }
 }
 
+/// What the numbers and the greatest of them are, in f64.
+struct Expected {
+    rotated: Rotated,
+    /// The scale of each number; `None`: it is of no sequence.
+    scales: Vec<Option<usize>>,
+    /// The greatest magnitude of each scale's numbers.
+    amax: Vec<f64>,
+    /// How far each of these may be off.
+    slack: Vec<f64>,
+}
+
+impl Expected {
+    fn new(case: &QuantizeCase) -> Result<Expected, String> {
+        let rotated = Rotated::new(case)?;
+        let [_, seqlen, heads, head_dim] = case.shape();
+        let group_size = heads.checked_div(case.sizes[1]).unwrap_or(1);
+        let mut scales = vec![None; rotated.values.len()];
+        let [mut amax, mut slack] = [0; 2].map(|_| vec![0f64; case.n_scales()]);
+        for (sequence, (batch_idx, rows)) in case.spans().into_iter().enumerate() {
+            let begin = rows.start;
+            for (row, head) in rows.flat_map(|row| (0..heads).map(move |head| (row, head))) {
+                let scale = case.scale(sequence, head / group_size, row - begin);
+                let first = ((batch_idx * seqlen + row) * heads + head) * head_dim;
+                let row = first..first + head_dim;
+                scales[row.clone()].fill(Some(scale));
+                let sizes = rotated.values[row.clone()].iter().map(|x| x.abs());
+                amax[scale] = sizes.fold(amax[scale], greater);
+                let slacks = rotated.slack[row].iter().copied();
+                slack[scale] = slacks.fold(slack[scale], f64::max);
+            }
+        }
+        Ok(Expected {
+            rotated,
+            scales,
+            amax,
+            slack,
+        })
+    }
+}
+
+/// The greater one; NaN is the greatest.
+fn greater(a: f64, b: f64) -> f64 {
+    if a.is_nan() || a >= b { a } else { b }
+}
+
 /// The numbers that are rounded, in f64.
 struct Rotated {
     values: Vec<f64>,
-    /// How far each may be off.
+    /// How far each may be off, as sums are rounded.
     slack: Vec<f64>,
 }
 

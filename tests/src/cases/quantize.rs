@@ -24,7 +24,7 @@ pub struct QuantizeCase {
     pub power_of_2: bool,
     /// Whether scales are given.
     pub given: bool,
-    /// The seed of a Hadamard transform.
+    /// A Hadamard transform, if there is one, and the seed of its signs, if it has some.
     pub hadamard: Option<Option<u64>>,
     /// How the tensor and the result lie.
     pub arrangements: [Arrangement; 2],
