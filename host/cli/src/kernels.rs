@@ -58,7 +58,7 @@ pub struct CompileArguments {
 pub struct CallWords {
     /// Calls whose kernels to compile; once for each kind. The pass, the element type, head_dim (or head_dim/head_dim_v), then any of: causal,
     /// window, prefix; packed, seqused;
-    /// pages, e4m3, fp8, one-level, values-in-keys; block-mask, sinks, dropout; fastest, full; flash1, flash2, flash3, standard. It covers all sizes unless batch=N,
+    /// pages, e4m3, fp8, fp8-blocks, one-level, values-in-keys; block-mask, sinks, dropout; fastest, full; flash1, flash2, flash3, standard. It covers all sizes unless batch=N,
     /// heads=N/N, seqlen=N, seqlen_k=N or page_size=N sets one.
     #[arg(long = "for", value_name = "CALLS", required = true)]
     pub calls: Vec<CallKind>,

@@ -4,8 +4,8 @@ use ferroflash::arguments::{Argument, ByArgument};
 use ferroflash::backend::cuda::{DeviceBuffer, StreamRef};
 use ferroflash::error::ProblemError;
 use ferroflash::{
-    Attention, Device, Error, Gradients, Inputs, Layout, OutputGradients, Outputs, Pass, Problem,
-    Queue, Ran, Saved, Scalar, Tensor, TensorMut, Vector, VectorMut,
+    Attention, Device, Error, Fp8, Gradients, Inputs, Layout, OutputGradients, Outputs, Pass,
+    Problem, Queue, Ran, Saved, Scalar, Tensor, TensorMut, Vector, VectorMut,
 };
 use float8::F8E4M3;
 use rand::Rng;
@@ -116,54 +116,92 @@ impl<T: Scalar> Memory<T> {
     }
 }
 
-/// q, k and v in 8 bits, and the scale that all of them have.
+/// q, k and v in 8 bits, and their scales.
 #[derive(Debug)]
 struct Codes {
-    q: Memory<F8E4M3>,
-    k: Memory<F8E4M3>,
-    v: Memory<F8E4M3>,
+    q: E4m3Tensor,
+    k: E4m3Tensor,
+    v: E4m3Tensor,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct E4m3Tensor {
+    codes: Memory<F8E4M3>,
     descale: Memory<f32>,
 }
 
-impl Codes {
-    /// Of numbers of a standard normal distribution, which are far smaller than e4m3's greatest.
+impl E4m3Tensor {
+    /// Of codes that are 64 times as large as numbers of a standard normal distribution: far below e4m3's greatest.
     const DESCALE: f32 = 1.0 / 64.0;
 
+    /// Random codes of this shape, whose sequences have at most so many rows. Scales of neighbouring blocks differ, so results with the wrong one are wrong.
+    fn random(
+        problem: &Problem,
+        (shape, seqlen): ([usize; 4], usize),
+        random: &mut SmallRng,
+        place: Place,
+    ) -> Result<E4m3Tensor, Failure> {
+        let numbers: Vec<f32> = normal(shape.iter().product(), random)?;
+        let codes = numbers
+            .iter()
+            .map(|x| F8E4M3::from_f32(x / E4m3Tensor::DESCALE));
+        let descale = match problem.fp8() {
+            Some(Fp8::PerBlock) => {
+                let blocks = seqlen.div_ceil(Fp8::BLOCK).max(1);
+                let all = 0..problem.batch() * problem.heads_k() * blocks;
+                all.map(|at| E4m3Tensor::DESCALE / (1 << (at % blocks % 3)) as f32)
+                    .collect()
+            }
+            Some(Fp8::PerHead) => vec![E4m3Tensor::DESCALE; problem.batch() * problem.heads_k()],
+            Some(Fp8::PerTensor) | None => vec![E4m3Tensor::DESCALE],
+        };
+        Ok(E4m3Tensor {
+            codes: Memory::new(codes.collect(), place)?,
+            descale: Memory::new(descale, place)?,
+        })
+    }
+
+    /// A copy on the host.
+    fn on_host(&self, stream: StreamRef) -> Result<E4m3Tensor, Failure> {
+        Ok(E4m3Tensor {
+            codes: self.codes.copy(stream, None)?,
+            descale: self.descale.copy(stream, None)?,
+        })
+    }
+}
+
+impl Codes {
     /// Random ones.
     fn random(problem: &Problem, random: &mut SmallRng, place: Place) -> Result<Codes, Failure> {
-        let mut filled = |shape: [usize; 4]| {
-            let numbers: Vec<f32> = normal(shape.iter().product(), random)?;
-            let codes = numbers.iter().map(|x| F8E4M3::from_f32(x / Codes::DESCALE));
-            Memory::new(codes.collect(), place)
-        };
+        let (of_q, of_k) = (problem.seqlen_q(), problem.seqlen_k());
+        let mut of = |shape, seqlen| E4m3Tensor::random(problem, (shape, seqlen), random, place);
         Ok(Codes {
-            q: filled(problem.shape_q())?,
-            k: filled(problem.shape_k())?,
-            v: filled(problem.shape_v())?,
-            descale: Memory::new(vec![Codes::DESCALE], place)?,
+            q: of(problem.shape_q(), of_q)?,
+            k: of(problem.shape_k(), of_k)?,
+            v: of(problem.shape_v(), of_k)?,
         })
     }
 
     /// A copy on the host.
     fn on_host(&self, stream: StreamRef) -> Result<Codes, Failure> {
         Ok(Codes {
-            q: self.q.copy(stream, None)?,
-            k: self.k.copy(stream, None)?,
-            v: self.v.copy(stream, None)?,
-            descale: self.descale.copy(stream, None)?,
+            q: self.q.on_host(stream)?,
+            k: self.k.on_host(stream)?,
+            v: self.v.on_host(stream)?,
         })
     }
 
     /// What a call is given.
     fn inputs(&self, problem: &Problem) -> Result<Inputs<'_>, ProblemError> {
         Ok(Inputs::new(
-            &self.q.tensor(problem.shape_q())?,
-            &self.k.tensor(problem.shape_k())?,
-            &self.v.tensor(problem.shape_v())?,
+            &self.q.codes.tensor(problem.shape_q())?,
+            &self.k.codes.tensor(problem.shape_k())?,
+            &self.v.codes.tensor(problem.shape_v())?,
         )
-        .q_descale(self.descale.vector())
-        .k_descale(self.descale.vector())
-        .v_descale(self.descale.vector()))
+        .q_descale(self.q.descale.vector())
+        .k_descale(self.k.descale.vector())
+        .v_descale(self.v.descale.vector()))
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is measured: every combination of sizes, mask, splits and pass that the options ask for.
 
-use ferroflash::{Algorithm, Device, Fp8, Order, Pages, Pass, Problem, SplitKv};
+use ferroflash::{Algorithm, Device, Order, Pages, Pass, Problem, SplitKv};
 use ferroflash_kernels::variants::Arch;
 
 use super::arguments::{BenchArguments, CacheLengths};
@@ -72,8 +72,8 @@ pub fn cases(arguments: &BenchArguments, device: &Device) -> Result<Vec<Case>, F
                 if let Some(scales) = arguments.kv_dtype {
                     builder = builder.fp8_kv(scales);
                 }
-                if let Some(sums) = arguments.fp8 {
-                    builder = builder.fp8(Fp8::PerTensor).fp8_sums(sums);
+                if let Some((scales, sums)) = arguments.fp8 {
+                    builder = builder.fp8(scales).fp8_sums(sums);
                 }
                 let problem = named.put(builder.build()?)?;
                 cases.extend(passes.iter().map(|&pass| Case {

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
-use ferroflash::{Algorithm, Backend, Device, Dtype, Fp8Sums, Order, Pass, Precision, SplitKv};
+use ferroflash::{
+    Algorithm, Backend, Device, Dtype, Fp8, Fp8Sums, Order, Pass, Precision, SplitKv,
+};
 use ferroflash_lab::compare::{Figures, Line, own_reason};
 use ferroflash_lab::estimate::Gpu;
 use ferroflash_lab::words::{flops, pass_word};
@@ -144,9 +146,13 @@ impl Row {
                 .pages()
                 .map(|pages| format!("-page{}", pages.page_size())),
             given(problem.fp8_kv().is_some(), "-e4m3"),
-            problem.fp8().map(|_| match problem.fp8_sums() {
-                Fp8Sums::TwoLevels => "-fp8".to_owned(),
-                Fp8Sums::OneLevel => "-fp8-one-level".to_owned(),
+            problem.fp8().map(|scales| {
+                let suffix = match (scales, problem.fp8_sums()) {
+                    (Fp8::PerBlock, _) => "-fp8-blocks",
+                    (_, Fp8Sums::TwoLevels) => "-fp8",
+                    (_, Fp8Sums::OneLevel) => "-fp8-one-level",
+                };
+                suffix.to_owned()
             }),
             given(latent, "-latent"),
             given(!latent && columns_v != columns, &format!("-v{columns_v}")),

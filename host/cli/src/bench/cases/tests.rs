@@ -1,6 +1,6 @@
 //! Which problems options mean.
 
-use ferroflash::Mask;
+use ferroflash::{Fp8, Fp8Sums, Mask};
 use ferroflash_expression::named::{NamedMask, NamedScore};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -154,7 +154,11 @@ fn lengths_on_the_device_are_measured_on_a_gpu_alone() {
 /// What the CPU gives in both passes for the options of a small problem.
 fn results(options: &str) -> Vec<Results> {
     let sizes = "--hdims 8 --width 32 --heads-k 2 --seqs 33 --seqlen-k 40 --tokens 80 --dtype f32";
-    let cases = on_cpu(&format!("{sizes} {options}")).unwrap();
+    results_of(&on_cpu(&format!("{sizes} {options}")).unwrap())
+}
+
+/// What the CPU gives for cases in f32.
+fn results_of(cases: &[Case]) -> Vec<Results> {
     let results = cases.iter().map(|case| {
         let mut random = SmallRng::seed_from_u64(0);
         let (lengths, named) = (&case.lengths, case.named);
@@ -192,6 +196,31 @@ fn every_pair_of_expressions_runs_in_both_passes() {
             let values = both.iter().flatten().flat_map(|(_, values)| values);
             assert!(values.copied().all(f32::is_finite), "{score} {mask:?}");
         }
+    }
+}
+
+#[test]
+fn every_way_of_8_bits_runs_in_both_passes() {
+    let sizes = "--hdims 16 --width 32 --heads-k 1 --causal 1 --dtype f32";
+    for lens in ["--seqs 300 --tokens 600", "--lengths 300,5"] {
+        let cases = |fp8: &str| on_cpu(&format!("{sizes} {lens} --fp8 {fp8}")).unwrap();
+        let [two_levels, one_level, blocks] = ["two-levels", "one-level", "blocks"].map(cases);
+        let ways = [
+            (&two_levels, Fp8::PerTensor, Fp8Sums::TwoLevels),
+            (&one_level, Fp8::PerTensor, Fp8Sums::OneLevel),
+            (&blocks, Fp8::PerBlock, Fp8Sums::TwoLevels),
+        ];
+        for (cases, scales, sums) in ways {
+            let problem = cases[0].problem;
+            assert_eq!((problem.fp8(), problem.fp8_sums()), (Some(scales), sums));
+            assert_eq!(cases.len(), 2);
+        }
+        let results = [&two_levels, &one_level, &blocks].map(|cases| results_of(cases));
+        let values = results.iter().flatten().flatten();
+        assert!(values.flat_map(|(_, values)| values).all(|x| x.is_finite()));
+        // The processor sums in f32, whatever the levels.
+        assert_eq!(distance(&results[0], &results[1]), 0.0);
+        assert!(distance(&results[0], &results[2]) > 0.1);
     }
 }
 

@@ -47,6 +47,14 @@ fn rows_name_their_expressions() {
 }
 
 #[test]
+fn rows_name_the_way_of_8_bits() {
+    let peer = |way: &str| row(&format!("--passes fwd --fp8 {way}")).peer();
+    assert_eq!(peer("two-levels"), "ferroflash-auto-fp8");
+    assert_eq!(peer("one-level"), "ferroflash-auto-fp8-one-level");
+    assert_eq!(peer("blocks"), "ferroflash-auto-fp8-blocks");
+}
+
+#[test]
 fn rows_name_the_precision() {
     let of_f32 = |options: &str| row(&format!("--passes fwd --dtype f32 {options}"));
     let json = |options: &str| serde_json::from_str::<Value>(&of_f32(options).json()).unwrap();
