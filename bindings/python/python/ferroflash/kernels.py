@@ -35,8 +35,8 @@ def compile_kernels(
     """Compiles the kernels of `calls` into `folder`, on all cores, and returns for each its name, registers, seconds and origin.
 
     A call is a line of words, such as `"forward bf16 128 causal"`: the pass, the element type, head_dim (or head_dim/head_dim_v), then any
-    of causal, window, prefix; packed,
-    seqused; pages, e4m3, fp8, one-level, values-in-keys; block-mask, sinks, dropout; fastest, full; flash1, flash2, flash3, standard. It covers all sizes,
+    of causal, window, prefix; packed, seqused; pages, e4m3, fp8, fp8-blocks, one-level, values-in-keys; block-mask, sinks, dropout;
+    fastest, full; flash1, flash2, flash3, standard. It covers all sizes,
     unless batch=N, heads=N/N, seqlen=N, seqlen_k=N or page_size=N sets one.
 
     With `compute_capability`, such as (9, 0), no GPU is needed, but `ptxas` is. Without it, kernels are compiled for GPU 0, which keeps
