@@ -35,7 +35,7 @@ const _: () = assert!(config::quantize().block_q as usize == Fp8::BLOCK);
 
 fn launches(checked: &CheckedQuantize, device: &DeviceInfo) -> Result<Launches, Reason> {
     let problem = checked.problem();
-    let [heads, heads_k, head_dim] = problem.sizes();
+    let [_, heads_k, head_dim] = problem.sizes();
     let variant = |kind| kernel(kind, head_dim, checked, device);
     let (amax, quantize) = (variant(Kind::Amax)?, variant(Kind::Quantize)?);
     let mut launches = Launches::default();
@@ -65,8 +65,7 @@ fn launches(checked: &CheckedQuantize, device: &DeviceInfo) -> Result<Launches, 
             .place("of_tiles", &[grid, size_of::<f32>() as u64])?,
         false => 0,
     };
-    let rotation = problem.rotation();
-    let rotation = rotation.map(|seed| Rotation::new(seed, head_dim));
+    let rotation = Rotation::of(problem);
     let params = QuantizeParams {
         of_tiles,
         signs: rotation.as_ref().map_or([0; 4], Rotation::sign_bits),
@@ -77,7 +76,7 @@ fn launches(checked: &CheckedQuantize, device: &DeviceInfo) -> Result<Launches, 
         seqlen: problem.max_seqlen() as u32,
         batch: problem.batch() as u32,
         heads_k: heads_k as u32,
-        group_size: heads.checked_div(heads_k).unwrap_or(0) as u32,
+        group_size: problem.group_size() as u32,
         head_dim: head_dim as u32,
         tiles_per_scale: tiles_per_scale as u32,
         power_of_2: u32::from(problem.is_power_of_2()),

@@ -55,6 +55,15 @@ impl Fp8 {
     /// Rows of a block of [`Fp8::PerBlock`].
     pub const BLOCK: usize = SCALE_ROWS as usize;
 
+    /// What has a scale of its own, in words.
+    pub(crate) fn of(self) -> &'static str {
+        match self {
+            Fp8::PerTensor => "tensor",
+            Fp8::PerHead => "head",
+            Fp8::PerBlock => "block",
+        }
+    }
+
     /// Whether a number can be a scale: finite, greater than 0.
     pub(crate) fn is_scale(given: f32) -> bool {
         given > 0.0 && given.is_finite()
@@ -64,11 +73,7 @@ impl Fp8 {
 /// `q, k and v in e4m3 with a scale per head`.
 impl fmt::Display for Fp8 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Fp8::PerTensor => "q, k and v in e4m3 with a scale per tensor",
-            Fp8::PerHead => "q, k and v in e4m3 with a scale per head",
-            Fp8::PerBlock => "q, k and v in e4m3 with a scale per block",
-        })
+        write!(f, "q, k and v in e4m3 with a scale per {}", self.of())
     }
 }
 

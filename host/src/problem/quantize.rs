@@ -19,6 +19,7 @@ pub struct QuantizeProblem {
     scales: Fp8,
     power_of_2: bool,
     gives_descale: bool,
+    /// A Hadamard transform, if there is one, and the seed of its signs, if it has some.
     hadamard: Option<Option<u64>>,
 }
 
@@ -136,6 +137,11 @@ impl QuantizeProblem {
         [self.heads, self.heads_k, self.head_dim]
     }
 
+    /// Heads that share one of keys; 0 where there are none.
+    pub(crate) fn group_size(&self) -> usize {
+        self.heads.checked_div(self.heads_k).unwrap_or(0)
+    }
+
     pub(crate) fn is_power_of_2(&self) -> bool {
         self.power_of_2
     }
@@ -144,7 +150,7 @@ impl QuantizeProblem {
         self.gives_descale
     }
 
-    /// The seed of a Hadamard transform, if there is one.
+    /// A Hadamard transform, if there is one, with its seed.
     pub(crate) fn rotation(&self) -> Option<Option<u64>> {
         self.hadamard
     }
@@ -153,20 +159,14 @@ impl QuantizeProblem {
 /// `bf16 x [1, 128, 8, 64], a scale per head`.
 impl fmt::Display for QuantizeProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} x {:?}, a scale per ", self.dtype, self.shape())?;
-        f.write_str(match self.scales {
-            Fp8::PerTensor => "tensor",
-            Fp8::PerHead => "head",
-            Fp8::PerBlock => "block",
-        })?;
+        let (dtype, shape, of) = (self.dtype, self.shape(), self.scales.of());
+        write!(f, "{dtype} x {shape:?}, a scale per {of}")?;
         let parts = [
             (self.power_of_2, ", powers of 2"),
             (self.gives_descale, ", given"),
             (self.hadamard.is_some(), ", Hadamard transform"),
         ];
-        let parts = parts.iter().filter(|(is_there, _)| *is_there);
-        parts
-            .into_iter()
-            .try_for_each(|(_, part)| f.write_str(part))
+        let mut parts = parts.iter().filter(|(is_there, _)| *is_there);
+        parts.try_for_each(|(_, part)| f.write_str(part))
     }
 }

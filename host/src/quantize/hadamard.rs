@@ -1,6 +1,7 @@
 //! The Hadamard transform of rows.
 
 use crate::error::{Argument, QuantizeError};
+use crate::problem::quantize::QuantizeProblem;
 use crate::quantize::Operand;
 
 impl Operand {
@@ -52,6 +53,12 @@ pub(crate) struct Rotation {
 }
 
 impl Rotation {
+    /// Of a problem that has one.
+    pub(crate) fn of(problem: &QuantizeProblem) -> Option<Rotation> {
+        let [.., head_dim] = problem.sizes();
+        problem.rotation().map(|seed| Rotation::new(seed, head_dim))
+    }
+
     pub(crate) fn new(seed: Option<u64>, head_dim: usize) -> Rotation {
         Rotation {
             width: 1 << head_dim.trailing_zeros(),

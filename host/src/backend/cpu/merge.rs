@@ -7,13 +7,12 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 
 use super::rows::View;
-use super::{missing, output, output_rows, pool, vector, view};
+use super::{missing, on_host, output, output_rows, pool, vector, view};
 use crate::arguments::{Argument, Operand, Operands};
 use crate::dtype::{Dtype, Element};
 use crate::error::ProblemError;
 use crate::lengths::Span;
 use crate::problem::merge::MergeProblem;
-use crate::tensor::Location;
 use crate::validate::merge::check_merge;
 
 /// Elements that a task writes at least: enough to be worth a thread's while.
@@ -22,13 +21,7 @@ const TASK_ELEMS: usize = 1 << 14;
 /// Writes o and lse over the keys of both parts. The arguments have passed [`crate::validate`] for this problem and lie on the host; an
 /// error says which one has not or does not.
 pub(crate) fn run(problem: &MergeProblem, operands: &mut Operands) -> Result<(), ProblemError> {
-    match check_merge(problem, operands.describe())?.location() {
-        Location::Host => {}
-        given => {
-            let needed = Location::Host;
-            return Err(ProblemError::OtherDevice { given, needed });
-        }
-    }
+    on_host(check_merge(problem, operands.describe())?.location())?;
     pool::install(|| match problem.dtype() {
         Dtype::Bf16 => typed::<bf16>(problem, operands),
         Dtype::F16 => typed::<f16>(problem, operands),

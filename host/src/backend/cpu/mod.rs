@@ -91,13 +91,7 @@ fn typed<T: Element>(
     pass: Pass,
     operands: &mut Operands,
 ) -> Result<(), ProblemError> {
-    match validate::fit(problem, pass, &operands.describe())? {
-        Location::Host => {}
-        given => {
-            let needed = Location::Host;
-            return Err(ProblemError::OtherDevice { given, needed });
-        }
-    }
+    on_host(validate::fit(problem, pass, &operands.describe())?)?;
     match pass {
         Pass::Forward if problem.fp8().is_some() => {
             forward_pass::<F8E4M3, F8E4M3, T>(machine, problem, operands)
@@ -298,6 +292,15 @@ fn product(factors: &[usize]) -> u64 {
     })
 }
 
+/// Refuses memory of a GPU.
+fn on_host(given: Location) -> Result<(), ProblemError> {
+    let needed = Location::Host;
+    match given == needed {
+        true => Ok(()),
+        false => Err(ProblemError::OtherDevice { given, needed }),
+    }
+}
+
 fn missing(argument: Argument) -> ProblemError {
     ProblemError::Missing { argument }
 }
@@ -341,7 +344,7 @@ fn output<'a>(
 }
 
 /// Its rows.
-fn output_rows<'a, T: Element>(
+fn output_rows<'a, T: Scalar>(
     argument: Argument,
     tensor: &'a mut TensorMut,
     group_size: usize,

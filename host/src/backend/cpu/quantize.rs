@@ -1,38 +1,31 @@
-//! A tensor rounded to 8 bits, a row at a time.
+//! A tensor rounded to 8 bits, row by row: [`Quantize`](crate::Quantize) has the formulas.
 //!
-//! A maximum is what it is in any order, so the results do not depend on the number of threads.
+//! A scale follows from a maximum, and maxima do not depend on the order. So the results do not depend on the number of threads.
 
 use float8::F8E4M3;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use super::rows::rows_mut;
-use super::{missing, output, pool, vector};
+use super::rows::{HeadRows, View};
+use super::{cut, missing, on_host, output, output_rows, pool, vector, view};
 use crate::arguments::{Argument, Operand, Operands};
 use crate::dtype::{Dtype, Element};
 use crate::error::ProblemError;
 use crate::lengths::Span;
-use crate::lengths::new_rows::{NewSpan, of_quantize};
+use crate::lengths::new_rows::of_quantize;
 use crate::problem::quantize::QuantizeProblem;
 use crate::quantize::{E4M3_MAX, Rotation};
-use crate::tensor::{Layout, Location, TensorMut};
 use crate::validate::quantize::check_quantize;
 
-/// The least scale: the product of two is a number of f32.
+/// The least scale. The product of the scales of q and k then is a normal number of f32.
 const LEAST_DESCALE: f32 = 1.0 / (1u64 << 60) as f32;
 
-/// The bits of a mantissa.
-const MANTISSA: u32 = (1 << 23) - 1;
+/// The bits of an f32 that are its mantissa.
+const MANTISSA: u32 = (1 << (f32::MANTISSA_DIGITS - 1)) - 1;
 
 /// Rounds a tensor. The arguments have passed [`crate::validate`] for this problem and lie on the host; an error says which one has not or does not.
 pub(crate) fn run(problem: &QuantizeProblem, operands: &mut Operands) -> Result<(), ProblemError> {
-    match check_quantize(problem, operands.describe())?.location() {
-        Location::Host => {}
-        given => {
-            let needed = Location::Host;
-            return Err(ProblemError::OtherDevice { given, needed });
-        }
-    }
+    on_host(check_quantize(problem, operands.describe())?.location())?;
     pool::install(|| match problem.dtype() {
         Dtype::Bf16 => typed::<bf16>(problem, operands),
         Dtype::F16 => typed::<f16>(problem, operands),
@@ -45,35 +38,17 @@ fn typed<T: Element>(
     operands: &mut Operands,
 ) -> Result<(), ProblemError> {
     let spans = of_quantize(problem, operands)?;
-    let Some(Operand::Tensor(x)) = operands.take(Argument::X) else {
-        return Err(missing(Argument::X));
-    };
-    let [heads, heads_k, head_dim] = problem.sizes();
-    let rows = Rows {
-        data: x.host::<T>().ok_or(missing(Argument::X))?,
-        layout: x.layout(),
-        group_size: heads.checked_div(heads_k).unwrap_or(1),
-        rotation: problem.rotation().map(|seed| Rotation::new(seed, head_dim)),
+    // One for each sequence, in their order.
+    let spans: Vec<Span> = spans.into_iter().map(|span| span.rows).collect();
+    let [_, heads_k, head_dim] = problem.sizes();
+    let source = Source {
+        x: view::<T>(operands, Argument::X)?,
+        group_size: problem.group_size(),
+        head_dim,
+        rotation: Rotation::of(problem),
     };
     let scales = problem.scale_layout();
-    let sets = (0..spans.len()).flat_map(|at| (0..heads_k).map(move |head_k| (at, head_k)));
-    let mut amax = vec![0f32; problem.n_scales() as usize];
-    for (at, head_k) in sets {
-        let NewSpan {
-            sequence,
-            rows: span,
-            ..
-        } = spans[at];
-        for first in (0..span.len).step_by(scales.rows()) {
-            let of_block = Span {
-                first: span.first + first,
-                len: (span.len - first).min(scales.rows()),
-                ..span
-            };
-            let amax = &mut amax[scales.place(sequence, head_k, first)];
-            *amax = greater(*amax, rows.amax(of_block, head_k));
-        }
-    }
+    let amax = source.amax(problem, &spans);
     let descale: Vec<f32> = match vector(operands, Argument::Descale) {
         Some(given) => given.to_vec(),
         None => {
@@ -85,53 +60,89 @@ fn typed<T: Element>(
         true => 1.0 / descale[at],
         false => f32::NAN,
     };
+    let [batch, seqlen, ..] = problem.shape();
+    let order = cut::Rows {
+        batch,
+        seqlen,
+        groups: heads_k,
+        group_size: source.group_size,
+    };
     let mut rounded = output(operands, Argument::Rounded)?;
-    for (set, span) in sets_of(&mut rounded, &spans, rows.group_size)? {
-        let (sequence, head_k) = (span.sequence, set.head_k);
-        set.rows
-            .into_par_iter()
-            .enumerate()
-            .for_each_init(Vec::new, |x, (at, codes)| {
-                rows.read(span.rows, head_k, at, x);
-                let factor = factor(scales.place(sequence, head_k, at / rows.group_size));
+    let mut rows = output_rows(Argument::Rounded, &mut rounded, source.group_size)?;
+    for piece in order.cut(&mut rows, &spans, |_| ()) {
+        let (sequence, head_k) = (piece.sequence_idx, piece.group_idx);
+        let from = source.rows(spans[sequence], head_k);
+        piece.rows.par_iter_mut().enumerate().for_each_init(
+            || source.buffer(),
+            |x, (at, codes)| {
+                source.read(from.row(at), x);
+                let factor = factor(scales.place(sequence, head_k, at / source.group_size));
                 for (code, x) in codes.iter_mut().zip(x) {
                     *code = code_of(*x * factor);
                 }
-            });
+            },
+        );
     }
     write(operands, Argument::DescaleOut, &descale)?;
     write(operands, Argument::Amax, &amax)
 }
 
-/// The rows that are read.
-struct Rows<'a, T> {
-    data: &'a [T],
-    layout: Layout,
+/// The tensor that is rounded.
+struct Source<'a, T> {
+    x: View<'a, T>,
     group_size: usize,
+    head_dim: usize,
     rotation: Option<Rotation>,
 }
 
-impl<T: Element> Rows<'_, T> {
-    /// A row of a sequence and its heads that share one of keys, in the order (position, head).
-    fn read(&self, span: Span, head_k: usize, at: usize, x: &mut Vec<f32>) {
-        let (row, head) = (at / self.group_size, at % self.group_size);
-        let first = span.batch_idx * self.layout.batch_stride
-            + (span.first + row) * self.layout.row_stride
-            + (head_k * self.group_size + head) * self.layout.head_stride;
-        x.resize(self.layout.head_dim, 0.0);
-        T::widen(&self.data[first..][..self.layout.head_dim], x);
+impl<'a, T: Element> Source<'a, T> {
+    /// The rows of a sequence, of the heads that share one of keys.
+    fn rows(&self, span: Span, head_k: usize) -> HeadRows<'a, T> {
+        self.x.head_rows(span, head_k, self.group_size)
+    }
+
+    /// Room for a row.
+    fn buffer(&self) -> Vec<f32> {
+        vec![0.0; self.head_dim]
+    }
+
+    /// A row in f32, rotated if the problem says so.
+    fn read(&self, row: &[T], x: &mut [f32]) {
+        T::widen(row, x);
         if let Some(rotation) = &self.rotation {
             rotation.rotate(x);
         }
     }
 
-    fn amax(&self, span: Span, head_k: usize) -> f32 {
-        let rows = 0..span.len * self.group_size;
+    /// The greatest magnitude for each scale; 0 where there are no numbers.
+    fn amax(&self, problem: &QuantizeProblem, spans: &[Span]) -> Vec<f32> {
+        let ([_, heads_k, _], scales) = (problem.sizes(), problem.scale_layout());
+        let mut amax = vec![0f32; problem.n_scales() as usize];
+        for (sequence, span) in spans.iter().enumerate() {
+            for head_k in 0..heads_k {
+                for first in (0..span.len).step_by(scales.rows()) {
+                    let block = Span {
+                        first: span.first + first,
+                        len: (span.len - first).min(scales.rows()),
+                        ..*span
+                    };
+                    let amax = &mut amax[scales.place(sequence, head_k, first)];
+                    *amax = greater(*amax, self.amax_of(block, head_k));
+                }
+            }
+        }
+        amax
+    }
+
+    /// That of some rows of a sequence, of the heads that share one of keys.
+    fn amax_of(&self, span: Span, head_k: usize) -> f32 {
+        let rows = self.rows(span, head_k);
         let of_row = |x: &mut Vec<f32>, at| {
-            self.read(span, head_k, at, x);
+            self.read(rows.row(at), x);
             x.iter().fold(0.0, |amax, &x| greater(amax, x))
         };
-        let of_rows = rows.into_par_iter().map_init(Vec::new, of_row);
+        let all = (0..span.len * self.group_size).into_par_iter();
+        let of_rows = all.map_init(|| self.buffer(), of_row);
         of_rows.reduce(|| 0.0, greater)
     }
 }
@@ -142,7 +153,7 @@ fn greater(a: f32, b: f32) -> f32 {
     f32::from_bits(bits[0].max(bits[1]))
 }
 
-/// The scale of numbers up to amax.
+/// The scale of numbers up to `amax`.
 fn descale(amax: f32, to_power_of_2: bool) -> f32 {
     if amax == 0.0 || !amax.is_finite() {
         return 1.0;
@@ -155,49 +166,12 @@ fn descale(amax: f32, to_power_of_2: bool) -> f32 {
     }
 }
 
-/// The nearest number of e4m3.
+/// The nearest number of e4m3, ±448 for what is beyond. A NaN loses its sign, as on a GPU.
 fn code_of(x: f32) -> F8E4M3 {
     match x.is_nan() {
         true => F8E4M3::NAN,
         false => F8E4M3::from_f32(x),
     }
-}
-
-/// The rows of a sequence that share a head of keys, to write.
-struct Set<'o> {
-    head_k: usize,
-    rows: Vec<&'o mut [F8E4M3]>,
-}
-
-/// Those of every sequence and head of keys.
-fn sets_of<'o, 's>(
-    rounded: &'o mut TensorMut,
-    spans: &'s [NewSpan],
-    group_size: usize,
-) -> Result<Vec<(Set<'o>, &'s NewSpan)>, ProblemError> {
-    let (argument, layout) = (Argument::Rounded, rounded.layout());
-    let data = rounded.host::<F8E4M3>().ok_or(missing(argument))?;
-    let rows = rows_mut(data, layout, group_size);
-    let rows = rows.ok_or(ProblemError::OutputAliases { argument, layout })?;
-    let heads_k = layout.heads / group_size.max(1);
-    let mut rows = rows.into_iter();
-    let mut sets = Vec::new();
-    for (batch_idx, head_k) in
-        (0..layout.batch).flat_map(|batch_idx| (0..heads_k).map(move |head_k| (batch_idx, head_k)))
-    {
-        let mut rows = rows.by_ref().take(layout.seqlen * group_size);
-        // Those of a tensor follow one another.
-        let mut passed = 0;
-        for span in spans.iter().filter(|span| span.rows.batch_idx == batch_idx) {
-            let skipped = (span.rows.first - passed) * group_size;
-            passed = span.rows.first + span.rows.len;
-            rows.by_ref().take(skipped).for_each(drop);
-            let rows = rows.by_ref().take(span.rows.len * group_size).collect();
-            sets.push((Set { head_k, rows }, span));
-        }
-        rows.for_each(drop);
-    }
-    Ok(sets)
 }
 
 /// Writes numbers to a vector, if it is wanted.

@@ -5,7 +5,7 @@
 use half::{bf16, f16};
 use rayon::prelude::*;
 
-use super::{missing, output, pool, vector};
+use super::{missing, on_host, output, pool, vector};
 use crate::arguments::{Argument, Operand, Operands};
 use crate::dtype::{Dtype, Element, ScalarType};
 use crate::error::{Error, ProblemError, RotaryError};
@@ -13,7 +13,7 @@ use crate::lengths::Paged;
 use crate::lengths::new_rows::{NewSpan, of_append, of_rotate};
 use crate::problem::append::AppendProblem;
 use crate::problem::rotate::RotateProblem;
-use crate::tensor::{Layout, Location, Tensor, TensorMut};
+use crate::tensor::{Layout, Tensor, TensorMut};
 use crate::terms::{Direction, Pairs, Positions, QueryPositions, Turns};
 use crate::validate::rotary::{check_append, check_rotate};
 
@@ -165,14 +165,6 @@ fn append_typed<T: Element>(
         }
     }
     Ok(())
-}
-
-fn on_host(given: Location) -> Result<(), ProblemError> {
-    let needed = Location::Host;
-    match given == needed {
-        true => Ok(()),
-        false => Err(ProblemError::OtherDevice { given, needed }),
-    }
 }
 
 /// The tables that a call was given.
