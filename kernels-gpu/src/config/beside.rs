@@ -96,7 +96,7 @@ pub const fn quantize() -> TileConfig {
     TileConfig {
         block_q: 128,
         shared_bytes: threads / 32 * 4,
-        ..TileConfig::new(threads, 4)
+        ..TileConfig::new(threads, 3)
     }
 }
 

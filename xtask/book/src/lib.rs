@@ -7,6 +7,7 @@
 //! | [`mod@schedule`] | which block of threads does which tile when, by the library's planner |
 //! | [`layout`] | which bytes lie where: tiles of the scores, and the swizzle of shared memory |
 //! | [`roofline`] | what each schedule could do, and what the estimate says that it does |
+//! | [`sums`] | what 14 bits of a sum of 8-bit products cost |
 //! | [`links`] | links of the book and of the other texts, to files and to items of the code |
 //! | [`quotes`] | code that texts quote: renewed, or compared with where it is from |
 //! | [`programs`] | the algorithms as plain Rust, which chapters quote |
@@ -22,6 +23,7 @@ pub mod record;
 pub mod roofline;
 pub mod schedule;
 pub mod speed;
+pub mod sums;
 
 use std::path::{Path, PathBuf};
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{layout, record, roofline, schedule, speed};
+use crate::{layout, record, roofline, schedule, speed, sums};
 
 /// Where they lie.
 const FOLDER: &str = "docs/src/pictures";
@@ -26,6 +26,7 @@ pub fn all(root: &Path) -> Result<Vec<(String, String)>> {
     all.extend(schedule::pictures()?);
     all.extend(layout::pictures()?);
     all.extend(roofline::pictures()?);
+    all.extend(sums::pictures(root)?);
     let named = |(name, svg): (&str, String)| (format!("{name}.svg"), svg);
     Ok(all.into_iter().map(named).collect())
 }
