@@ -417,7 +417,7 @@ fn sums_of_two_levels_are_not_too_small() {
         seqlen_q: 64,
         heads_q: 1,
         heads_k: 1,
-        ..two_heads(2048, 128)
+        ..two_heads(2048, 192)
     };
     let mut rng = StdRng::seed_from_u64(6);
     let numbers = [sizes.query_elems(), sizes.key_elems(), sizes.key_elems()];

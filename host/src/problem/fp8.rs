@@ -150,8 +150,8 @@ pub enum Fp8Sums {
     /// [`Fp8::PerBlock`].
     #[default]
     TwoLevels,
-    /// One sum over all keys, as cuDNN and FlashAttention-3 have it, above head_dim 96 from 1024 queries on, under a mask from 2048. Faster at head_dim 192 and
-    /// 256, and at 128 under a mask from 4096 queries on. For values whose columns have no mean.
+    /// One sum over all keys, as cuDNN and FlashAttention-3 have it, where that is the faster one: above head_dim 128 from 1024 queries on, under a mask from 2048, and
+    /// then at 128, too. Elsewhere sums have two levels. For values whose columns have no mean.
     OneLevel,
 }
 

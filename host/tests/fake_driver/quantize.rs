@@ -27,6 +27,9 @@ fn a_rounding_finds_amax_and_then_rounds() {
     let (rounded_at, descale_at) = (rounded.slice().address(), descale.slice().address());
     let to = TensorMut::device(rounded.slice_mut(), layout).unwrap();
     let mut outputs = QuantizeOutputs::new(to, descale.slice_mut());
+    let n_bytes = prepared.plan().workspace.n_bytes();
+    queue.reserve_bytes(n_bytes).unwrap();
+    assert_eq!(queue.workspace_bytes(), n_bytes);
     let calls = calls_of(|| {
         prepared
             .quantize(&mut queue, &inputs, &mut outputs)

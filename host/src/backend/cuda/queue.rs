@@ -239,7 +239,11 @@ impl Queue {
         self.grow(plan.workspace.n_bytes())
     }
 
-    /// The same for this many bytes.
+    /// The same for this many bytes, such as those of the workspace of a [`QuantizePlan`](crate::plan::QuantizePlan).
+    pub fn reserve_bytes(&mut self, n_bytes: u64) -> Result<(), Error> {
+        self.grow(n_bytes)
+    }
+
     pub(crate) fn grow(&mut self, needed: u64) -> Result<(), Error> {
         let given = self.workspace_bytes();
         if needed <= given {
