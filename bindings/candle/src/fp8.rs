@@ -143,9 +143,6 @@ pub fn quantize(x: &Tensor, heads_k: usize) -> Result<(Tensor, Tensor)> {
     Quantizing::new(problem, Given::default()).round(&x)
 }
 
-/// What an operation has that candle never called.
-const NOT_RUN: &str = "the tensor was not rounded";
-
 /// The tensor with contiguous rows.
 fn contiguous_rows(x: &Tensor) -> Result<Tensor> {
     match x.stride().last() {
@@ -174,11 +171,9 @@ impl Quantizing {
     /// The rounded tensor and its scales.
     fn round(self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         let rounded = x.apply_op1_no_bwd(&self)?;
+        // With the rounded tensor in hand they are there.
         let descale = self.descale.into_inner();
-        Ok((
-            rounded,
-            descale.ok_or(candle_core::Error::Msg(NOT_RUN.into()))?,
-        ))
+        Ok((rounded, descale.ok_or(candle_core::Error::UnwrapNone)?))
     }
 
     fn run<P: Place>(&self, x: Stored<P>) -> Result<(P::Storage, Shape)> {

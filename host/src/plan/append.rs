@@ -3,11 +3,10 @@
 use ferroflash_kernels::params::{
     AppendParams, HALVES, INTERLEAVED, KvCache, NewRows, Pages, Params, RotaryParams,
 };
-use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Kind;
 
 use super::operation::{Launches, OperationPlan, counts, kernel, plan_operation};
-use super::{Backend, DeviceInfo, PlannedLaunch, Reason, lengths, views};
+use super::{Backend, DeviceInfo, Reason, lengths};
 use crate::arguments::{Argument, Operation};
 use crate::error::PlanError;
 use crate::problem;
@@ -132,13 +131,7 @@ fn launch<P: Operation>(
     let grid = of_lines.max(n_lengths.div_ceil(variant.tile_config.threads));
     let mut launches = Launches::default();
     if grid > 0 {
-        launches.push(PlannedLaunch {
-            variant,
-            spec: Spec::PLAIN,
-            edit: None,
-            grid,
-            params: views::describe(Params::Append(params), variant, checked.arguments()),
-        });
+        launches.push(checked, variant, grid, Params::Append(params));
     }
     Ok(launches)
 }

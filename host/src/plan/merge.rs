@@ -1,11 +1,10 @@
 //! A merge planned.
 
 use ferroflash_kernels::params::{MergeParams, Params};
-use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::Kind;
 
 use super::operation::{Launches, OperationPlan, counts, kernel, plan_operation};
-use super::{Backend, DeviceInfo, PlannedLaunch, Reason, views};
+use super::{Backend, DeviceInfo, Reason};
 use crate::error::PlanError;
 use crate::problem::merge::MergeProblem;
 use crate::validate::merge::CheckedMerge;
@@ -44,12 +43,7 @@ fn launches(checked: &CheckedMerge, device: &DeviceInfo) -> Result<Launches, Rea
         head_dim: head_dim as u32,
         ..MergeParams::default()
     };
-    launches.push(PlannedLaunch {
-        variant,
-        spec: Spec::PLAIN,
-        edit: None,
-        grid: n_rows.div_ceil(variant.tile_config.block_q),
-        params: views::describe(Params::Merge(params), variant, checked.arguments()),
-    });
+    let grid = n_rows.div_ceil(variant.tile_config.block_q);
+    launches.push(checked, variant, grid, Params::Merge(params));
     Ok(launches)
 }

@@ -3,11 +3,12 @@
 use std::fmt;
 
 use ferroflash_kernels::params::Params;
+use ferroflash_kernels::spec::Spec;
 use ferroflash_kernels::variants::{Kind, VARIANTS, Variant};
 
 use super::planned::Planned;
 use super::{
-    Backend, DeviceInfo, PlannedLaunch, Reason, SpecialisedKernel, WorkspaceLayout, eligible,
+    Backend, DeviceInfo, PlannedLaunch, Reason, SpecialisedKernel, WorkspaceLayout, eligible, views,
 };
 use crate::arguments::{Argument, ByArgument, Need, Operation};
 use crate::dtype::Dtype;
@@ -54,9 +55,21 @@ pub(super) struct Launches {
 }
 
 impl Launches {
-    /// After the others.
-    pub(super) fn push(&mut self, launch: PlannedLaunch) {
-        self.launches.push(launch);
+    /// A kernel of the operation, after the others.
+    pub(super) fn push<P>(
+        &mut self,
+        checked: &CheckedOperation<P>,
+        variant: &'static Variant,
+        grid: u32,
+        params: Params,
+    ) {
+        self.launches.push(PlannedLaunch {
+            variant,
+            spec: Spec::PLAIN,
+            edit: None,
+            grid,
+            params: views::describe(params, variant, checked.arguments()),
+        });
     }
 }
 

@@ -2,11 +2,10 @@
 
 use ferroflash_kernels::config;
 use ferroflash_kernels::params::{Params, QuantizeParams};
-use ferroflash_kernels::spec::Spec;
-use ferroflash_kernels::variants::{Kind, Variant};
+use ferroflash_kernels::variants::Kind;
 
 use super::operation::{Launches, OperationPlan, counts, kernel, plan_operation};
-use super::{Backend, DeviceInfo, PlannedLaunch, Reason, views};
+use super::{Backend, DeviceInfo, Reason};
 use crate::arguments::Argument;
 use crate::error::PlanError;
 use crate::problem::Fp8;
@@ -82,16 +81,10 @@ fn launches(checked: &CheckedQuantize, device: &DeviceInfo) -> Result<Launches, 
         power_of_2: u32::from(problem.is_power_of_2()),
         ..QuantizeParams::default()
     };
-    let launch = |variant: &'static Variant| PlannedLaunch {
-        variant,
-        spec: Spec::PLAIN,
-        edit: None,
-        grid: grid as u32,
-        params: views::describe(Params::Quantize(params), variant, checked.arguments()),
-    };
+    let (grid, params) = (grid as u32, Params::Quantize(params));
     if needs_amax {
-        launches.push(launch(amax));
+        launches.push(checked, amax, grid, params);
     }
-    launches.push(launch(quantize));
+    launches.push(checked, quantize, grid, params);
     Ok(launches)
 }

@@ -18,7 +18,7 @@ pub(crate) const E4M3_MAX: f32 = 448.0;
 /// Nothing is rounded before the last step.
 ///
 /// Packed sequences, `[total, heads, head_dim]` ([`Tensor::thd`]), are one batch entry. With [`Fp8::PerHead`] a call wants scales for each sequence: repeat
-/// [`Quantized::descale`] as often as there are sequences. With [`Fp8::PerBlock`] blocks begin anew with each sequence: quantise these one by one.
+/// [`Quantized::descale`] as often as there are sequences. With [`Fp8::PerBlock`] the first block of a sequence begins with its first row: quantise sequences one by one, or by [`Quantize`](crate::Quantize).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Operand {
     pub(super) argument: Argument,

@@ -5,8 +5,9 @@ Plans are kept and calls are made as in `_call`; plain calls bypass the operator
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -211,10 +212,18 @@ def _ordinal(form: Form) -> int | None:
     return form.device.index if form.device.type == "cuda" else None
 
 
-def _run(planned: _AppendPlan | _RotatePlan, given: dict[str, Tensor | None]) -> None:
-    """Enqueues an operation, which has no workspace, on the current stream; on the CPU, does it."""
+class _Planned(Protocol):
+    """The part of a plan that a run needs."""
+
+    ordinal: int | None
+    native: _native.Call | None
+
+
+def _run(planned: _Planned, given: Mapping[str, Tensor | None], workspace: Tensor | None = None) -> None:
+    """Enqueues an operation on the current stream; on the CPU, does it."""
     stream = 0 if planned.ordinal is None else torch._C._cuda_getCurrentRawStream(planned.ordinal)
-    planned.native.run(stream, (0, 0), {name: x.data_ptr() for name, x in given.items() if x is not None})
+    lent = (0, 0) if workspace is None else (workspace.data_ptr(), workspace.numel())
+    planned.native.run(stream, lent, {name: x.data_ptr() for name, x in given.items() if x is not None})
 
 
 def _turned(cos: Form | None, interleaved: bool) -> tuple[bool, int, int] | None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import _native
+from ._append import _ordinal, _run
 from ._call import _N_PLANS, _reads, misaligned
 from ._checks import DTYPES, FP8, Form
 from ._torch import _LIBRARY, _are_plain
@@ -34,12 +35,13 @@ class _Plan:
     """A rounding of a tensor of this form, planned."""
 
     def __init__(self, x: Form, heads_k: int, hadamard: bool, packed: tuple[int, int] | None) -> None:
-        ordinal = x.device.index if x.device.type == "cuda" else None
+        ordinal = _ordinal(x)
         self.device, self.ordinal = x.device, ordinal
         self.shapes = x.shape, (x.shape[0] if packed is None else packed[0], heads_k)
         self.misaligned = misaligned(x, ordinal)
         self.native, self.n_bytes = None, 0
-        if _reads(x, ordinal is not None):
+        # What kernels cannot read is copied; of a copy that they cannot read either the library says why.
+        if _reads(x, ordinal is not None) or x.is_contiguous():
             strides = {"x": x.strides[:-1]}
             options = {"heads_k": heads_k, "hadamard": hadamard, "packed": packed}
             self.native = _native.Call.quantize(DTYPES[x.dtype], x.shape, ordinal, strides, **options)
@@ -52,25 +54,16 @@ _plan = lru_cache(maxsize=_N_PLANS)(_Plan)
 def _quantize(x: Tensor, heads_k: int, hadamard: bool, cu_seqlens: Tensor | None, max_seqlen: int | None) -> tuple[Tensor, Tensor]:
     packed = None if cu_seqlens is None else (cu_seqlens.shape[0] - 1, max_seqlen)
     planned = _plan(Form.of(x), heads_k, hadamard, packed)
-    native = planned.native
-    if native is None or x.data_ptr() & planned.misaligned:
-        copy = x.clone(memory_format=torch.contiguous_format)
-        planned = _plan(Form.of(copy), heads_k, hadamard, packed)
-        x, native = copy, planned.native
+    if planned.native is None or x.data_ptr() & planned.misaligned:
+        x = x.clone(memory_format=torch.contiguous_format)
+        planned = _plan(Form.of(x), heads_k, hadamard, packed)
     of_x, of_scales = planned.shapes
     # Packed rows may belong to no sequence: such are 0.
     new = torch.empty if packed is None else torch.zeros
     rounded = new(of_x, dtype=FP8, device=planned.device)
     descale = torch.empty(of_scales, dtype=torch.float32, device=planned.device)
-    at = {"x": x.data_ptr(), "rounded": rounded.data_ptr(), "descale_out": descale.data_ptr()}
-    if cu_seqlens is not None:
-        at["cu_seqlens"] = cu_seqlens.data_ptr()
-    if planned.ordinal is None:
-        native.run(0, (0, 0), at)
-    else:
-        workspace = torch.empty(planned.n_bytes, dtype=torch.uint8, device=planned.device)
-        stream = torch._C._cuda_getCurrentRawStream(planned.ordinal)
-        native.run(stream, (workspace.data_ptr(), planned.n_bytes), at)
+    workspace = torch.empty(planned.n_bytes, dtype=torch.uint8, device=planned.device) if planned.n_bytes > 0 else None
+    _run(planned, {"x": x, "rounded": rounded, "descale_out": descale, "cu_seqlens": cu_seqlens}, workspace)
     return rounded, descale
 
 

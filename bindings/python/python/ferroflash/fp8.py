@@ -74,10 +74,8 @@ def flash_attn_func(
     """
     q, k, v = _cast(q, k, v)
     _check(q, k, v)
-    scale = default_scale(q.shape) if softmax_scale is None else number("softmax_scale", softmax_scale)
-    numbers = (None, None, scale, *window(window_size, causal), 0)
-    o, lse = _Attention.apply(q, k, v, numbers, hadamard, None, None)
-    return (o, lse) if return_attn_probs else o
+    result = _attention((q, k, v), (None, None), softmax_scale, window(window_size, causal), hadamard, (None, None))
+    return result if return_attn_probs else result[0]
 
 
 def flash_attn_varlen_func(
@@ -106,7 +104,6 @@ def flash_attn_varlen_func(
     """
     q, k, v = _cast(q, k, v)
     _check(q, k, v, "[total, heads, head_dim]")
-    scale = default_scale(q.shape) if softmax_scale is None else number("softmax_scale", softmax_scale)
     longest = whole("max_seqlen_q", max_seqlen_q), whole("max_seqlen_k", max_seqlen_k)
     for argument, given in (("max_seqlen_q", longest[0]), ("max_seqlen_k", longest[1])):
         if given is None:
@@ -119,9 +116,22 @@ def flash_attn_varlen_func(
         raise ValueError(
             f"cu_seqlens_k has {cu_seqlens_k.shape[0]} elements; needed: as many as cu_seqlens_q, {cu_seqlens_q.shape[0]}, at least 1"
         )
-    numbers = (*longest, scale, *window(window_size, causal), 0)
-    o, lse = _Attention.apply(q, k, v, numbers, hadamard, cu_seqlens_q, cu_seqlens_k)
-    return (o, lse) if return_attn_probs else o
+    ends = cu_seqlens_q, cu_seqlens_k
+    result = _attention((q, k, v), longest, softmax_scale, window(window_size, causal), hadamard, ends)
+    return result if return_attn_probs else result[0]
+
+
+def _attention(
+    tensors: tuple[Tensor, ...],
+    longest: tuple[int | None, int | None],
+    softmax_scale: float | None,
+    sides: tuple[int | None, int | None],
+    hadamard: bool,
+    ends: tuple[Tensor | None, Tensor | None],
+) -> tuple[Tensor, Tensor]:
+    """o and lse of q, k and v that have been checked; of packed ones with their `cu_seqlens`, as `ends`, and their longest sequences."""
+    scale = default_scale(tensors[0].shape) if softmax_scale is None else number("softmax_scale", softmax_scale)
+    return _Attention.apply(*tensors, (*longest, scale, *sides, 0), hadamard, *ends)
 
 
 def quantize(x: Tensor, heads_k: int | None = None) -> tuple[Tensor, Tensor]:
