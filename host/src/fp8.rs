@@ -37,7 +37,8 @@ use crate::validate::quantize::{check_quantize, quantize_sizes, quantize_values}
 /// ```
 ///
 /// - An infinity or a NaN makes all numbers that share its scale NaN, with a scale of 1 and an amax that says so. With given scales an infinity becomes ±448, and a NaN a NaN.
-/// - With given scales amax is that of x all the same, for [`DelayedScaling::update`](crate::quantize::DelayedScaling::update).
+/// - With given scales amax is that of x all the same, for [`DelayedScaling::update`](crate::quantize::DelayedScaling::update): of the numbers before any becomes ±448.
+/// - A GPU reads x twice to find scales, and once with given ones, whether amax is wanted or not.
 /// - x and the result have any strides whose last dimension is contiguous. Rows of no packed sequence are not written.
 /// - Every call checks lengths and scales on the host. The host does not look at those in device memory: of a sequence longer than the problem says, the rows beyond
 ///   are not written.

@@ -57,6 +57,56 @@ fn scales_follow_the_amax_of_the_steps_before() {
     }
 }
 
+#[test]
+fn amax_of_given_scales_is_that_of_the_numbers_before_they_are_cut() {
+    // Three tiles of 128 rows; a scale of 1/64 has room for numbers up to 7.
+    let (shape, descale) = ([1, 300, 1, 16], [1.0 / 64.0]);
+    let mut x: Vec<f32> = (0..300 * 16).map(|at| (at as f32).sin()).collect();
+    for (at, number) in [(7, 5.0), (129 * 16, -3000.0), (299 * 16 + 15, 40.0)] {
+        x[at] = number;
+    }
+    for (own, expected) in [
+        (0.0, 3000.0),
+        (f32::INFINITY, f32::INFINITY),
+        (f32::NAN, f32::NAN),
+    ] {
+        x[200 * 16] = own;
+        let mut results = Vec::new();
+        for device in devices() {
+            for (scales, n_scales) in [(Fp8::PerTensor, 1), (Fp8::PerBlock, 3)] {
+                let problem = QuantizeProblem::new(Dtype::F32, shape, scales).giving_descale();
+                let quantize = Quantize::new(&device, problem).unwrap();
+                let (mut rounded, mut amax) = (vec![F8E4M3::ZERO; x.len()], vec![0f32; n_scales]);
+                let given = vec![descale[0]; n_scales];
+                let inputs = QuantizeInputs::new(&Tensor::bshd(&x, shape).unwrap());
+                let inputs = inputs.descale(&given);
+                let to = TensorMut::bshd(&mut rounded, shape).unwrap();
+                let mut outputs = QuantizeOutputs::of_given_descale(to).amax(&mut amax);
+                quantize.run(&inputs, &mut outputs).unwrap();
+                assert_eq!(rounded[129 * 16].to_f32(), -448.0);
+                let of_blocks = [5.0, expected, 40.0];
+                let expected = match scales {
+                    Fp8::PerTensor => &of_blocks[1..2],
+                    _ => &of_blocks[..],
+                };
+                let same = |(a, b): (&f32, &f32)| a == b || a.is_nan() && b.is_nan();
+                assert!(amax.iter().zip(expected).all(same), "{amax:?}");
+                let codes: Vec<u8> = rounded.iter().map(|x| x.to_bits()).collect();
+                results.push((
+                    codes,
+                    amax.iter().map(|x| x.to_bits()).collect::<Vec<u32>>(),
+                ));
+            }
+        }
+        // Every device writes the same bits.
+        assert!(
+            results
+                .chunks(2)
+                .all(|of_device| of_device == &results[..2])
+        );
+    }
+}
+
 /// What a call is given, and the error that it must have.
 type Case = (
     QuantizeProblem,

@@ -57,10 +57,27 @@ fn typed<T: Element + Number>(
     // Once more, on the emulator under another seed of its scheduler, and without amax.
     let again = run::<T>(&(subject.open)(seed.wrapping_add(1))?, case, false);
     let again = again.map_err(|error| error.to_string())??;
-    match bits(&again.rounded) == bits(&written.rounded) && again.descale == written.descale {
-        true => Ok(Some(close)),
-        false => Err("without amax, other bits were written".into()),
+    if bits(&again.rounded) != bits(&written.rounded) || again.descale != written.descale {
+        return Err("without amax, other bits were written".into());
     }
+    if case.given {
+        // Given or found, scales change no bit of amax.
+        let found = QuantizeCase {
+            given: false,
+            ..case.clone()
+        };
+        let found = run::<T>(&(subject.open)(seed.wrapping_add(2))?, &found, true);
+        let found = found.map_err(|error| error.to_string())??;
+        if found
+            .amax
+            .iter()
+            .map(|x| x.to_bits())
+            .ne(written.amax.iter().map(|x| x.to_bits()))
+        {
+            return Err("beside scales that are found, amax has other bits".into());
+        }
+    }
+    Ok(Some(close))
 }
 
 /// Rounds on a device. The inner error says what was written that should not have been.

@@ -34,9 +34,11 @@ pub struct OperationPlan<P> {
 }
 
 impl<P> OperationPlan<P> {
-    /// The kernel that writes the results.
+    /// The kernel that writes the results. One that finds maxima alone is not it.
     pub fn kernel(&self) -> Option<SpecialisedKernel> {
-        self.launches.last().map(PlannedLaunch::kernel)
+        let mut launches = self.launches.iter().rev();
+        let main = launches.find(|launch| launch.variant.kind != Kind::Amax);
+        main.map(PlannedLaunch::kernel)
     }
 
     /// The parameters of each launch, with every address filled in, as [`Plan::params`](super::Plan::params) gives them.

@@ -1,4 +1,5 @@
-//! A rounding to 8 bits planned: the greatest magnitudes of tiles, then the tiles rounded.
+//! A rounding to 8 bits planned: the greatest magnitudes of tiles, then the tiles rounded. With given scales the tiles are rounded first, and amax, if it is wanted,
+//! is made of the magnitudes that this leaves.
 
 use ferroflash_kernels::config;
 use ferroflash_kernels::params::{Params, QuantizeParams};
@@ -57,8 +58,10 @@ fn launches(checked: &CheckedQuantize, device: &DeviceInfo) -> Result<Launches, 
     if grid == 0 {
         return Ok(launches);
     }
-    let needs_amax = !problem.gives_descale() || checked.arguments().get(Argument::Amax).is_some();
-    let of_tiles = match needs_amax {
+    let wants_amax = checked.arguments().get(Argument::Amax).is_some();
+    // The greatest magnitude of a tile is amax itself, if the tile has a scale of its own.
+    let combines = problem.gives_descale() && wants_amax && tiles_per_scale > 1;
+    let of_tiles = match combines || !problem.gives_descale() {
         true => launches
             .workspace
             .place("of_tiles", &[grid, size_of::<f32>() as u64])?,
@@ -81,10 +84,14 @@ fn launches(checked: &CheckedQuantize, device: &DeviceInfo) -> Result<Launches, 
         power_of_2: u32::from(problem.is_power_of_2()),
         ..QuantizeParams::default()
     };
-    let (grid, params) = (grid as u32, Params::Quantize(params));
-    if needs_amax {
+    let (n_scales, grid) = ((grid / tiles_per_scale) as u32, grid as u32);
+    let params = Params::Quantize(params);
+    if !problem.gives_descale() {
         launches.push(checked, amax, grid, params);
     }
     launches.push(checked, quantize, grid, params);
+    if combines {
+        launches.push(checked, amax, n_scales, params);
+    }
     Ok(launches)
 }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A block takes a tile: some rows of one sequence, of the heads that share a head of keys. A launch of [`amax`] leaves the greatest magnitude of each tile, and one
-//! of [`quantize`] makes the maximum of them, so no sum or maximum depends on the order of blocks. A thread takes eight columns, and its neighbours the adjacent
-//! ones.
+//! of [`quantize`] makes the maximum of them. With given scales it is the other way round: [`quantize`] leaves the greatest magnitudes on its way, and [`amax`] makes
+//! the maximum of them. So a maximum does not depend on the order of blocks. A thread takes eight columns, and its neighbours the adjacent ones.
 //!
 //! A Hadamard transform (FlashAttention-3, section 3.3) happens on the way, in both launches: the lanes that have a row exchange its columns.
 
@@ -145,22 +145,27 @@ struct Piece {
     chunk: u32,
 }
 
-/// The greatest magnitude of a block's tile.
+/// The greatest magnitude of a block's tile; with given scales, that of a scale's tiles.
 ///
 /// # Safety
 /// The launch is as [`config::quantize`] says, with a block for every `ROWS` rows, at least one, of every sequence and head of keys, and one where there is
-/// none; tensors are as [`QuantizeParams`] says.
+/// none; tensors are as [`QuantizeParams`] says. With given scales there is a block for each of them, and the maxima of tiles have been written.
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn amax<E: Products>(p: &QuantizeParams) {
     // SAFETY: this function's contract.
     unsafe {
+        if p.descale != 0 {
+            let scale = special::block_idx_x();
+            let most = most_of_tiles(p, p.of_tiles, scale);
+            let address = p.amax + u64::from(scale) * 4;
+            global::st_global_u32_if(address, most, special::thread_idx_x() == 0);
+            return;
+        }
         let tile = Tile::of_block(p);
         let mut most = 0;
         if tile.len > 0 {
             tile.each_piece::<E>(p, |x, _| {
-                for i in 0..COLUMNS {
-                    most = most.max(magnitude(x[i]));
-                }
+                most = most.max(most_of_piece(x));
             });
         }
         let most = most_of_block(most);
@@ -169,10 +174,11 @@ pub unsafe fn amax<E: Products>(p: &QuantizeParams) {
     }
 }
 
-/// A block's tile, rounded; the scales and their amax by the first block of each scale.
+/// A block's tile, rounded; the scales and their amax by the first block of each scale. With given scales it leaves the greatest magnitude of the tile instead, if
+/// amax is wanted.
 ///
 /// # Safety
-/// As [`amax`]. If there are maxima of tiles, all have been written.
+/// The launch is that of [`amax`] without given scales. If scales follow from amax, the maxima of all tiles have been written.
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
 pub unsafe fn quantize<E: Products>(p: &QuantizeParams) {
     // SAFETY: this function's contract.
@@ -180,12 +186,12 @@ pub unsafe fn quantize<E: Products>(p: &QuantizeParams) {
         let tile = Tile::of_block(p);
         let place = tile.place(p);
         let scale = divide(place, p.tiles_per_scale);
-        let amax = match p.of_tiles {
-            0 => 0,
-            of_tiles => most_of_tiles(p, of_tiles, scale),
+        let is_given = p.descale != 0;
+        let amax = match is_given {
+            true => 0,
+            false => most_of_tiles(p, p.of_tiles, scale),
         };
         let at = u64::from(scale) * 4;
-        let is_given = p.descale != 0;
         let descale = match is_given {
             true => global::ld_global_f32(p.descale + at),
             false => descale_of(amax, p.power_of_2 == 1),
@@ -193,18 +199,29 @@ pub unsafe fn quantize<E: Products>(p: &QuantizeParams) {
         let is_first = place == scale * p.tiles_per_scale;
         let writes = is_first & (special::thread_idx_x() == 0);
         global::st_global_f32_if(p.descale_out + at, descale, writes & !is_given);
-        global::st_global_u32_if(p.amax + at, amax, writes & (p.amax != 0));
-        if tile.len == 0 {
-            return;
-        }
+        global::st_global_u32_if(p.amax + at, amax, writes & !is_given & (p.amax != 0));
         // With a number of its own that is not finite, a scale has no meaning.
         let has_meaning = is_given | (amax < INFINITY);
         let factor = if has_meaning { 1.0 / descale } else { f32::NAN };
-        tile.each_piece::<E>(p, |x, piece| {
-            let code = |at: usize| cvt_e4m3x4([0, 1, 2, 3].map(|i| x[at + i] * factor));
-            let address = address(&p.rounded, 1, &tile, piece);
-            global::st_global_x2_if(address, [code(0), code(4)], piece.row < tile.len);
-        });
+        let leaves_amax = is_given & (p.amax != 0);
+        let mut most = 0;
+        if tile.len > 0 {
+            tile.each_piece::<E>(p, |x, piece| {
+                if leaves_amax {
+                    most = most.max(most_of_piece(x));
+                }
+                let code = |at: usize| cvt_e4m3x4([0, 1, 2, 3].map(|i| x[at + i] * factor));
+                let address = address(&p.rounded, 1, &tile, piece);
+                global::st_global_x2_if(address, [code(0), code(4)], piece.row < tile.len);
+            });
+        }
+        if leaves_amax {
+            let most = most_of_block(most);
+            // A tile with a scale of its own has amax itself.
+            let places = if p.of_tiles == 0 { p.amax } else { p.of_tiles };
+            let address = places + u64::from(place) * 4;
+            global::st_global_u32_if(address, most, special::thread_idx_x() == 0);
+        }
     }
 }
 
@@ -231,6 +248,16 @@ fn descale_of(amax: u32, to_power_of_2: bool) -> f32 {
 #[inline(always)]
 fn magnitude(x: f32) -> u32 {
     x.to_bits() & 0x7fff_ffff
+}
+
+/// The greatest magnitude of a piece.
+#[inline(always)]
+fn most_of_piece(x: [f32; COLUMNS]) -> u32 {
+    let mut most = 0;
+    for i in 0..COLUMNS {
+        most = most.max(magnitude(x[i]));
+    }
+    most
 }
 
 /// The maximum of a scale's tiles.

@@ -17,7 +17,7 @@ parameters! {
         pub amax: u64 = Vector(Amax),
         /// `i32 [batch + 1]`: the first row of each sequence, and the end of the last. 0: x is padded.
         pub cu_seqlens: u64 = Vector(CuSeqlens),
-        /// Workspace, `f32 [batch, heads_k, tiles]`: the greatest magnitude of each tile; 0 if nothing needs them.
+        /// Workspace, `f32 [batch, heads_k, tiles]`: the greatest magnitude of each tile; 0 if nothing needs them, or if amax has them as they are.
         pub of_tiles: u64 = Workspace,
         /// A bit for each column, the first in the lowest: whether its sign is turned before the Hadamard transform.
         pub signs: [u64; 4],

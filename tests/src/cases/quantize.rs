@@ -279,14 +279,24 @@ pub fn edges(seed: u64) -> Vec<QuantizeCase> {
             (vec![9], false, [1, 1, 1]),
             (vec![129, 3, 257], true, [2, 1, 16]),
         ] {
-            cases.push(QuantizeCase {
-                lens,
-                packed,
-                sizes,
-                hadamard: Some(None).filter(|_| scales == Fp8::PerHead),
-                ..usual.clone()
-            });
+            for given in [false, true] {
+                cases.push(QuantizeCase {
+                    lens: lens.clone(),
+                    packed,
+                    sizes,
+                    given,
+                    hadamard: Some(None).filter(|_| scales == Fp8::PerHead),
+                    ..usual.clone()
+                });
+            }
         }
+        // Several tiles share an amax, and one of them has what is not finite.
+        cases.push(QuantizeCase {
+            lens: vec![300],
+            given: true,
+            numbers: Numbers::NotFinite,
+            ..usual.clone()
+        });
         for arrangements in [
             [Arrangement::Unaligned, Arrangement::Bshd],
             [Arrangement::Bshd, Arrangement::Unaligned],

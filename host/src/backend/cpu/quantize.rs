@@ -48,7 +48,11 @@ fn typed<T: Element>(
         rotation: Rotation::of(problem),
     };
     let scales = problem.scale_layout();
-    let amax = source.amax(problem, &spans);
+    let wants_amax = operands.describe().get(Argument::Amax).is_some();
+    let amax = match wants_amax || !problem.gives_descale() {
+        true => source.amax(problem, &spans),
+        false => Vec::new(),
+    };
     let descale: Vec<f32> = match vector(operands, Argument::Descale) {
         Some(given) => given.to_vec(),
         None => {
