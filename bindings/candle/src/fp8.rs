@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
 use ferroflash::arguments::Argument;
 use ferroflash::{Fp8, QuantizeProblem};
 
@@ -14,7 +14,7 @@ use crate::memory::{Host, Place, Stored};
 use crate::operation::rounded_attention;
 use crate::passes;
 use crate::request::{Checked, Request, Sequences};
-use crate::rules::{backend, dims, dtype, has_rank};
+use crate::rules::{backend, dims, dtype, has_rank, has_shape, has_type, same_device};
 
 /// As [`flash_attn_windowed`](crate::flash_attn_windowed), with the products of the forward pass in 8 bits: o, in the shape and type of `q`.
 ///
@@ -136,11 +136,54 @@ fn attention(Checked { call, inputs }: Checked) -> Result<Tensor> {
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 pub fn quantize(x: &Tensor, heads_k: usize) -> Result<(Tensor, Tensor)> {
+    let (x, problem) = quantizing(x, heads_k)?;
+    Quantizing::new(problem, Given::default()).round(&x)
+}
+
+/// As [`quantize`], with given scales, such as those of [`DelayedScaling`](ferroflash::quantize::DelayedScaling): the tensor in e4m3, and its greatest magnitudes, f32
+/// `[batch, heads_k]`, for the next step. A GPU reads x once.
+///
+/// What is beyond ±448 times its scale becomes that. The greatest magnitudes are those of `x`, before anything is cut.
+///
+/// * `descale`: f32 `[batch, heads_k]`, on the device of `x`, greater than 0 and finite. On a GPU their values are not checked.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use ferroflash::quantize::DelayedScaling;
+///
+/// // One row of two heads of two columns, in two steps.
+/// let x = Tensor::new(&[[[[896f32, 2.0], [-448.0, 0.0]]]], &Device::Cpu)?;
+/// let mut scaling = DelayedScaling::new(2);
+/// for first in [448.0, 896.0] {
+///     let descale = Tensor::from_vec(scaling.descale(), (1, 2), &Device::Cpu)?;
+///     let (rounded, amax) = candle_ferroflash::quantize_with_descale(&x, 2, &descale)?;
+///     let rounded = rounded.to_dtype(DType::F32)?.flatten_all()?.to_vec1::<f32>()?;
+///     assert_eq!(rounded[0] * scaling.descale()[0], first);
+///     scaling.update(&amax.flatten_all()?.to_vec1()?).map_err(candle_core::Error::wrap)?;
+/// }
+/// # Ok::<(), candle_core::Error>(())
+/// ```
+pub fn quantize_with_descale(
+    x: &Tensor,
+    heads_k: usize,
+    descale: &Tensor,
+) -> Result<(Tensor, Tensor)> {
+    let (x, problem) = quantizing(x, heads_k)?;
+    same_device("descale", descale, &x)?;
+    has_type("descale", descale, &[DType::F32])?;
+    has_shape("descale", descale, &[problem.batch(), heads_k])?;
+    let descale = Source::Tensor(descale.contiguous()?);
+    let given = Given::default().with(Argument::Descale, descale);
+    Quantizing::new(problem.giving_descale(), given).round(&x)
+}
+
+/// The tensor as kernels read it, and its rounding.
+fn quantizing(x: &Tensor, heads_k: usize) -> Result<(Tensor, QuantizeProblem)> {
     backend("x", x)?;
     has_rank("x", x, 4)?;
     let (x, shape) = (aligned(&contiguous_rows(x)?)?, dims(x));
     let problem = QuantizeProblem::new(dtype("x", &x)?, shape, Fp8::PerHead).heads_k(heads_k);
-    Quantizing::new(problem, Given::default()).round(&x)
+    Ok((x, problem))
 }
 
 /// The tensor with contiguous rows.
@@ -151,12 +194,13 @@ fn contiguous_rows(x: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// A tensor → its numbers in 8 bits. The scales are kept.
+/// A tensor → its numbers in 8 bits. What is found of each scale is kept.
 struct Quantizing {
     problem: QuantizeProblem,
-    /// The lengths of packed sequences.
+    /// The lengths of packed sequences, and scales.
     given: Given,
-    descale: OnceLock<Tensor>,
+    /// The scales; amax, if they are given.
+    found: OnceLock<Tensor>,
 }
 
 impl Quantizing {
@@ -164,25 +208,25 @@ impl Quantizing {
         Quantizing {
             problem,
             given,
-            descale: OnceLock::new(),
+            found: OnceLock::new(),
         }
     }
 
-    /// The rounded tensor and its scales.
+    /// The rounded tensor, and its scales; amax, if they are given.
     fn round(self, x: &Tensor) -> Result<(Tensor, Tensor)> {
         let rounded = x.apply_op1_no_bwd(&self)?;
         // With the rounded tensor in hand they are there.
-        let descale = self.descale.into_inner();
-        Ok((rounded, descale.ok_or(candle_core::Error::UnwrapNone)?))
+        let found = self.found.into_inner();
+        Ok((rounded, found.ok_or(candle_core::Error::UnwrapNone)?))
     }
 
     fn run<P: Place>(&self, x: Stored<P>) -> Result<(P::Storage, Shape)> {
-        let (rounded, descale) = passes::quantize::<P>(self.problem, &self.given, x)?;
+        let (rounded, found) = passes::quantize::<P>(self.problem, &self.given, x)?;
         let batch = self.problem.batch();
         let scales = (batch, self.problem.n_scales() as usize / batch.max(1));
-        let scales = tensor(P::wrap(descale), scales);
+        let found = tensor(P::wrap(found), scales);
         // candle calls an operation once.
-        self.descale.get_or_init(|| scales);
+        self.found.get_or_init(|| found);
         Ok((rounded, x.1.shape().clone()))
     }
 }

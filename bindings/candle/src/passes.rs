@@ -111,7 +111,7 @@ pub(crate) fn backward<P: Place>(
     })
 }
 
-/// A tensor in e4m3, and its scales. `given` has the lengths of packed sequences.
+/// A tensor in e4m3, and its scales; amax in their place, if `given` has scales. It has the lengths of packed sequences, too.
 pub(crate) fn quantize<P: Place>(
     problem: QuantizeProblem,
     given: &Given,
@@ -120,17 +120,21 @@ pub(crate) fn quantize<P: Place>(
     let place = P::of(x.0)?;
     let quantize = Quantize::new(place.device(), problem).map_err(Error::from)?;
     let layouts = Layouts::contiguous().with(Argument::X, layout(x.1));
+    let (found, layouts) = match given.source(Argument::Descale) {
+        Some(_) => (Argument::Amax, layouts.giving(Argument::Amax)),
+        None => (Argument::DescaleOut, layouts),
+    };
     let planned = raw::Call::quantize(&quantize, &layouts, &PLANS).map_err(Error::from)?;
     let mut rounded = place.room(DType::F8E4M3, problem.shape().iter().product())?;
     // There is memory for a number of each row of each head at least.
-    let mut descale = place.room(DType::F32, problem.n_scales() as usize)?;
+    let mut of_scales = place.room(DType::F32, problem.n_scales() as usize)?;
     let held = Held::of(given, &[]);
     let mut run = Run::new(&place, &held)?;
     run.read(Argument::X, x)?;
     run.write(Argument::Rounded, &mut rounded, 0)?;
-    run.write(Argument::DescaleOut, &mut descale, 0)?;
+    run.write(found, &mut of_scales, 0)?;
     run.run(&planned)?;
-    Ok((rounded, descale))
+    Ok((rounded, of_scales))
 }
 
 /// A cache of keys or of values.

@@ -3,7 +3,7 @@
 mod support;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_ferroflash::{flash_attn_fp8, flash_attn_varlen_fp8};
+use candle_ferroflash::{flash_attn_fp8, flash_attn_varlen_fp8, quantize, quantize_with_descale};
 use support::{Case, assert_close, naive, refusal, widened};
 
 const CPU: &Device = &Device::Cpu;
@@ -108,6 +108,42 @@ fn packed_sequences_are_as_each_alone() -> Result<()> {
         &q, &k, &v, &seqlens, &seqlens, 10, 9, 0.2, None, None,
     ));
     assert!(refused.contains("cu_seqlens"), "{refused}");
+    Ok(())
+}
+
+#[test]
+fn given_scales_round_and_leave_amax() -> Result<()> {
+    let x = Tensor::randn(0f32, 1f32, (2, 300, 4, 32), CPU)?;
+    let (rounded, own) = quantize(&x, 2)?;
+    let (again, amax) = quantize_with_descale(&x, 2, &own)?;
+    let wide = |x: &Tensor| x.to_dtype(DType::F32);
+    assert_close("rounded again", &wide(&again)?, &wide(&rounded)?, 0.0);
+    let most = x.abs()?.reshape((2, 300, 2, 64))?.max(3)?.max(1)?;
+    assert_close("amax", &amax, &most, 0.0);
+    // Scales that some numbers are beyond, and that are not contiguous.
+    let small = Tensor::new(&[[1e-3f32, 2.0], [0.5, 1e-3]], CPU)?.t()?;
+    let (cut, amax) = quantize_with_descale(&x, 2, &small)?;
+    assert_close("amax of what is cut", &amax, &most, 0.0);
+    let greatest = wide(&cut)?.abs()?.max_all()?.to_scalar::<f32>()?;
+    assert_eq!(greatest, 448.0);
+    Ok(())
+}
+
+#[test]
+fn scales_that_do_not_fit_are_named() -> Result<()> {
+    let x = Tensor::ones((2, 3, 4, 16), DType::F32, CPU)?;
+    let scales = |values: [f32; 4]| Tensor::from_slice(&values, (2, 2), CPU);
+    let ones = scales([1.0; 4])?;
+    for (descale, words) in [
+        (ones.narrow(1, 0, 1)?, "descale has the shape"),
+        (ones.to_dtype(DType::F64)?, "descale is"),
+        (scales([1.0, 0.0, 1.0, 1.0])?, "descale is 0 at 1"),
+        (scales([1.0, 1.0, -1.0, 1.0])?, "descale is -1 at 2"),
+        (scales([f32::NAN, 1.0, 1.0, 1.0])?, "descale is NaN at 0"),
+    ] {
+        let refused = refusal(quantize_with_descale(&x, 2, &descale));
+        assert!(refused.contains(words), "{refused}");
+    }
     Ok(())
 }
 

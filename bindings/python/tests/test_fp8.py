@@ -216,7 +216,7 @@ def test_the_rotation_is_orthogonal(device, head_dim):
 @pytest.mark.parametrize("head_dim", [16, 64, 80, 192, 256])
 def test_the_rotation_is_that_of_the_kernels(device, head_dim):
     x = torch.randn(1, 40, 2, head_dim, device=device)
-    rounded, descale = fp8._quantize.quantize(x, 2, True)
+    rounded, descale, _ = fp8._quantize.quantize(x, 2, True)
     rotated = x @ fp8._rotation(x)
     assert error_of(rounded.double() * descale.double()[:, None, :, None], rotated.double()) < 0.04
 
@@ -407,6 +407,56 @@ def test_quantize(device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_quantize_with_given_scales(device, dtype):
+    # More than one tile of 128 rows; scales that some numbers are beyond.
+    x = torch.randn(2, 300, 4, 64, device=device).to(dtype)
+    descale = torch.tensor([[1e-3, 0.3], [2.0, 7e-3]], device=device)
+    rounded, same, amax = fp8.quantize(x, 2, descale=descale, amax=True)
+    assert torch.equal(same, descale)
+    assert torch.equal(amax, x.float().abs().view(2, 300, 2, 2, 64).amax((1, 3, 4)))
+    # As the library rounds: a product with the inverse.
+    factor = (1 / descale).repeat_interleave(2, 1)[:, None, :, None]
+    assert torch.equal(rounded.float(), (x.float() * factor).clamp(-448, 448).to(FP8).float())
+    alone, _ = fp8.quantize(x, 2, descale=descale)
+    assert torch.equal(alone.float(), rounded.float())
+    # Of scales that are found, amax is the same, and they give the same numbers again.
+    found, own, most = fp8.quantize(x, 2, amax=True)
+    again, _ = fp8.quantize(x, 2, descale=own)
+    assert torch.equal(most, amax) and torch.equal(again.float(), found.float())
+    assert not fp8.quantize(x, 2, descale=descale.requires_grad_())[1].requires_grad
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_amax_of_what_is_not_finite_and_of_nothing(device):
+    x = torch.ones(1, 200, 3, 16, device=device)
+    x[0, 150, 0, 3], x[0, 7, 1, 0] = float("nan"), float("-inf")
+    rounded, _, amax = fp8.quantize(x, descale=torch.ones(1, 3, device=device), amax=True)
+    assert amax[0, 0].isnan() and amax[0, 1] == float("inf") and amax[0, 2] == 1
+    rounded = rounded.float()
+    assert rounded[0, 150, 0, 3].isnan() and rounded.isnan().sum() == 1 and rounded[0, 7, 1, 0] == -448
+    _, _, amax = fp8.quantize(x[:, :0], amax=True)
+    assert torch.equal(amax, torch.zeros(1, 3, device=device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_compiled_rounding_is_the_plain_one(device, given, wanted):
+    x = torch.randn(2, 40, 4, 32, device=device)
+    descale = torch.full((2, 4), 0.01, device=device) if given else None
+
+    def rounded(x, descale):
+        return [y.float() for y in fp8.quantize(x * 2, descale=descale, amax=wanted)]
+
+    compiled = torch.compile(rounded, fullgraph=True, backend="aot_eager")
+    assert all(torch.equal(a, b) for a, b in zip(compiled(x, descale), rounded(x, descale), strict=True))
+    # Its other checks compute with numbers in 8 bits, which the CPU does not.
+    operator = torch.ops.ferroflash.quantize.default
+    torch.library.opcheck(operator, (x, 4, True, None, None, descale, wanted), test_utils="test_faketensor")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_the_greatest_numbers_do_not_overflow(device, dtype):
     x = torch.rand(2_000, 1, 1, 16, device=device).add(1).to(dtype)
     rounded, _ = fp8.quantize(x)
@@ -455,6 +505,20 @@ def test_refusals_of_quantize():
     ):
         with pytest.raises(error, match=word):
             fp8.quantize(*arguments)
+    ones = torch.ones(2, 4)
+    for error, word, descale in (
+        (TypeError, "descale is float; allowed: torch.Tensor, or None", 1.0),
+        (TypeError, "descale is torch.float64; needed: torch.float32", ones.double()),
+        (TypeError, "descale lies on meta; needed: cpu, as x", ones.to("meta")),
+        (ValueError, r"descale has the shape \[2, 2\]; needed: \[2, 4\]", ones[:, :2]),
+        (ValueError, "descale has the strides", torch.ones(4, 2).T),
+        (ValueError, "descale is 0 at 4", torch.tensor([[1.0] * 4, [0.0] * 4])),
+        (ValueError, "descale is -1 at 0", -ones),
+        (ValueError, "descale is NaN at 0", ones * float("nan")),
+        (ValueError, "descale is inf at 0", ones * float("inf")),
+    ):
+        with pytest.raises(error, match=word):
+            fp8.quantize(x, descale=descale)
 
 
 def test_second_derivatives_and_transformations_are_refused():

@@ -191,13 +191,15 @@ def check_inputs(inputs: Mapping[str, Form], batch: int, q: Form) -> None:
             check_input(argument, given, row.dtypes, row.shape_of(sizes), q.device)
 
 
-def check_input(argument: str, given: Form, dtypes: tuple[str, ...], shape: tuple[int | str, ...], device: torch.device) -> None:
-    """Checks that a tensor has one of these types, this device and this shape, and is contiguous; a word in the shape is any size of 1 or
+def check_input(
+    argument: str, given: Form, dtypes: tuple[str, ...], shape: tuple[int | str, ...], device: torch.device, other: str = "q"
+) -> None:
+    """Checks that a tensor has one of these types, this device, that of `other`, and this shape, and is contiguous; a word in the shape is any size of 1 or
     more."""
     if given.dtype not in (allowed := _TYPES[dtypes]):
         raise TypeError(f"{argument} is {given.dtype}; {'allowed' if len(allowed) > 1 else 'needed'}: {', '.join(map(str, allowed))}")
     if given.device != device:
-        raise TypeError(f"{argument} lies on {given.device}; needed: {device}, as q")
+        raise TypeError(f"{argument} lies on {given.device}; needed: {device}, as {other}")
     fits = len(given.shape) == len(shape)
     for n, m in zip(given.shape, shape):
         fits = fits and (n > 0 if isinstance(m, str) else n == m)

@@ -136,13 +136,15 @@ class Call:
         shape: Sequence[int],
         ordinal: int | None,
         strides: Mapping[str, Sequence[int]],
+        giving: Sequence[str],
         *,
         heads_k: int,
         hadamard: bool,
+        giving_descale: bool = False,
         packed: tuple[int, int] | None = None,
     ) -> Call:
-        """A tensor rounded to e4m3, with a scale for each sequence and head of keys, a power of 2; with `hadamard` its rows are rotated first. `packed` is the
-        number of packed sequences and the most rows of one."""
+        """A tensor rounded to e4m3, with a scale for each sequence and head of keys, a power of 2, or with given ones; with `hadamard` its rows are rotated first.
+        `packed` is the number of packed sequences and the most rows of one."""
     @property
     def workspace_bytes(self) -> int: ...
     def run(

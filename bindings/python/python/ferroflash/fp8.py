@@ -20,13 +20,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
 
 from . import _quantize
 from ._call import Beside, Numbers
-from ._checks import DTYPES, Form, check, check_integers, default_scale, number, whole
+from ._checks import DTYPES, Form, check, check_input, check_integers, default_scale, number, whole
 from ._refuse import window
 from ._torch import _are_plain, _cast, _keep, attend, gradients
 
@@ -134,20 +135,37 @@ def _attention(
     return _Attention.apply(*tensors, (*longest, scale, *sides, 0), hadamard, *ends)
 
 
-def quantize(x: Tensor, heads_k: int | None = None) -> tuple[Tensor, Tensor]:
+@overload
+def quantize(
+    x: Tensor, heads_k: int | None = None, *, descale: Tensor | None = None, amax: Literal[False] = False
+) -> tuple[Tensor, Tensor]: ...
+
+
+@overload
+def quantize(
+    x: Tensor, heads_k: int | None = None, *, descale: Tensor | None = None, amax: Literal[True]
+) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+def quantize(
+    x: Tensor, heads_k: int | None = None, *, descale: Tensor | None = None, amax: bool = False
+) -> tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]:
     """A tensor in e4m3, and its scales: an element stands for the number times its scale. Without gradients.
 
     Args:
-        x: `[batch, seqlen, heads, head_dim]`; bfloat16, float16 or float32. On a GPU head_dim is a multiple of 16 up to 256. What shares its scale with a number that is not finite is NaN.
+        x: `[batch, seqlen, heads, head_dim]`; bfloat16, float16 or float32. On a GPU head_dim is a multiple of 16 up to 256. What shares a scale that is found with a number that is not finite is NaN.
         heads_k: heads of keys, whose number divides that of the heads: heads that share one share its scale. None: each head has its own.
+        descale: the scales, such as those of earlier steps ("delayed scaling"): float32 `[batch, heads_k]`, contiguous, on x's device, greater than 0 and finite. On a GPU their values are not checked. What is beyond
+            ±448 times its scale becomes that. None: the scales are found.
+        amax: whether the greatest magnitudes are wanted, too: those of x, before anything is cut. With `descale` a GPU reads x once all the same.
 
     Returns:
-        `[batch, seqlen, heads, head_dim]` of `torch.float8_e4m3fn`, contiguous; float32 `[batch, heads_k]`, the least power of 2 from
-        amax / 448 and from 2^-60 on, or 1 where all numbers are 0 or one is not finite.
+        `[batch, seqlen, heads, head_dim]` of `torch.float8_e4m3fn`, contiguous; float32 `[batch, heads_k]`: `descale`, or the least power of 2 from
+        amax / 448 and from 2^-60 on, or 1 where all numbers are 0 or one is not finite. With `amax` a third tensor, float32 `[batch, heads_k]`.
 
     Raises:
-        TypeError: x is no tensor, or of a type that is not allowed.
-        ValueError: x has not four dimensions, or heads_k does not divide its heads.
+        TypeError: x or `descale` is no tensor, or of a type or on a device that is not allowed.
+        ValueError: x has not four dimensions, heads_k does not divide its heads, or `descale` has another shape or a scale that is none.
         NotImplementedError: no kernel supports the call.
     """
     _check_form("x", x, tuple(DTYPES))
@@ -155,7 +173,13 @@ def quantize(x: Tensor, heads_k: int | None = None) -> tuple[Tensor, Tensor]:
     heads_k = heads if heads_k is None else heads_k
     if heads_k < 1 or heads % heads_k != 0:
         raise ValueError(f"x has {heads} heads; needed: a multiple of heads_k, {heads_k}")
-    return _quantize.quantize(x.detach(), heads_k, False)
+    if descale is not None:
+        if not isinstance(descale, Tensor):
+            raise TypeError(f"descale is {type(descale).__name__}; allowed: torch.Tensor, or None")
+        check_input("descale", Form.of(descale), ("float32",), (x.shape[0], heads_k), x.device, "x")
+        descale = descale.detach()
+    quantized = _quantize.quantize(x.detach(), heads_k, False, descale=descale, amax=amax)
+    return tuple(quantized) if amax else tuple(quantized[:2])
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, shape: str = _PADDED) -> None:
@@ -231,7 +255,7 @@ class _Attention(torch.autograd.Function):
         heads_k, of_q, of_k = k.shape[-2], (cu_seqlens_q, numbers[0]), (cu_seqlens_k, numbers[1])
         operands = (q, hadamard, of_q), (k, hadamard, of_k), (v, False, of_k)
         quantized = [_quantize.quantize(x, heads_k, rotates, *lengths) for x, rotates, lengths in operands]
-        rounded, descales = zip(*quantized)
+        rounded, descales, _ = zip(*quantized)
         ctx.rotation = _rotation(q) if hadamard else None
         beside = (*descales, cu_seqlens_q, cu_seqlens_k)
         o, lse = attend(*rounded, numbers, _beside(beside))

@@ -160,10 +160,10 @@ impl Call {
         })
     }
 
-    /// A tensor `[batch, seqlen, heads, head_dim]` rounded to 8 bits, with a scale for each sequence and head of keys, a power of 2; with `hadamard` rotated first.
-    /// With `packed`, the number of sequences and the most rows of one, it is `[total, heads, head_dim]`.
+    /// A tensor `[batch, seqlen, heads, head_dim]` rounded to 8 bits, with a scale for each sequence and head of keys, a power of 2, or with given ones; with
+    /// `hadamard` rotated first. With `packed`, the number of sequences and the most rows of one, it is `[total, heads, head_dim]`.
     #[staticmethod]
-    #[pyo3(signature = (dtype, shape, ordinal, strides, *, heads_k, hadamard, packed=None))]
+    #[pyo3(signature = (dtype, shape, ordinal, strides, giving, *, heads_k, hadamard, giving_descale=false, packed=None))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn quantize(
         py: Python<'_>,
@@ -171,12 +171,18 @@ impl Call {
         shape: Vec<usize>,
         ordinal: Option<u32>,
         strides: HashMap<String, Strides>,
+        giving: Vec<String>,
         heads_k: usize,
         hadamard: bool,
+        giving_descale: bool,
         packed: Option<(usize, usize)>,
     ) -> PyResult<Call> {
         let problem = quantize_problem(dtype, &shape, heads_k, hadamard, packed)?;
-        let layouts = layouts(&strides, &[], |_| problem.shape())?;
+        let problem = match giving_descale {
+            true => problem.giving_descale(),
+            false => problem,
+        };
+        let layouts = layouts(&strides, &giving, |_| problem.shape())?;
         Call::of(py, || {
             let quantize = ferroflash::Quantize::new(&device(ordinal)?, problem)?;
             raw::Call::quantize(&quantize, &layouts, &PLANS)
