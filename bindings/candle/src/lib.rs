@@ -91,7 +91,7 @@ pub use expressions::Expressions;
 pub use ferroflash::arguments::Argument;
 /// Types of the closures of [`Score::new`] and [`Mask::new`].
 pub use ferroflash::expression;
-pub use ferroflash::{Mask, MaskExpression, Score};
+pub use ferroflash::{Fp8Sums, Mask, MaskExpression, Score};
 pub use fp8::{flash_attn_fp8, flash_attn_varlen_fp8, quantize, quantize_with_descale};
 pub use kv_cache::KvCache;
 pub use mla::flash_mla_with_kvcache;

@@ -3,7 +3,9 @@
 mod support;
 
 use candle_core::{DType, Device, Result, Tensor, Var};
-use candle_ferroflash::{flash_attn_fp8, flash_attn_varlen_fp8, quantize, quantize_with_descale};
+use candle_ferroflash::{
+    Fp8Sums, flash_attn_fp8, flash_attn_varlen_fp8, quantize, quantize_with_descale,
+};
 use support::{Case, assert_close, naive, refusal, widened};
 
 const CPU: &Device = &Device::Cpu;
@@ -38,12 +40,16 @@ fn values_and_gradients_are_those_of_the_rounded_tensors() -> Result<()> {
         head_dim: 64,
         ..Case::PLAIN
     };
-    for case in [Case::PLAIN, windowed, causal] {
+    for (case, sums) in [
+        (Case::PLAIN, Fp8Sums::TwoLevels),
+        (windowed, Fp8Sums::OneLevel),
+        (causal, Fp8Sums::OneLevel),
+    ] {
         for dtype in [DType::F32, DType::BF16] {
             let variables = case.variables(dtype)?;
             let [q, k, v] = &variables;
             let weights = case.weights(dtype)?;
-            let o = flash_attn_fp8(q, k, v, case.scale(), case.left, case.right)?;
+            let o = flash_attn_fp8(q, k, v, case.scale(), case.left, case.right, sums)?;
             assert_eq!((o.dims(), o.dtype()), (q.dims(), dtype));
             let gradients = (&o * &weights)?.sum_all()?.backward()?;
 
@@ -83,7 +89,19 @@ fn packed_sequences_are_as_each_alone() -> Result<()> {
     let [q, k, v] = [x(4)?, x(2)?, x(2)?];
     let call = |x: [&Tensor; 3]| {
         let [q, k, v] = x;
-        flash_attn_varlen_fp8(q, k, v, &seqlens, &seqlens, 10, 10, 0.2, None, Some(0))
+        flash_attn_varlen_fp8(
+            q,
+            k,
+            v,
+            &seqlens,
+            &seqlens,
+            10,
+            10,
+            0.2,
+            None,
+            Some(0),
+            Fp8Sums::TwoLevels,
+        )
     };
     let o = call([&q, &k, &v])?;
     let gradients = o.sqr()?.sum_all()?.backward()?;
@@ -91,7 +109,15 @@ fn packed_sequences_are_as_each_alone() -> Result<()> {
         let (first, n) = (rows[0] as usize, (rows[1] - rows[0]) as usize);
         let own = |x: &Tensor| Var::from_tensor(&x.detach().narrow(0, first, n)?.unsqueeze(0)?);
         let [q_own, k_own, v_own] = [own(&q)?, own(&k)?, own(&v)?];
-        let alone = flash_attn_fp8(&q_own, &k_own, &v_own, 0.2, None, Some(0))?;
+        let alone = flash_attn_fp8(
+            &q_own,
+            &k_own,
+            &v_own,
+            0.2,
+            None,
+            Some(0),
+            Fp8Sums::TwoLevels,
+        )?;
         assert_close("o", &o.narrow(0, first, n)?, &alone.squeeze(0)?, 1e-5);
         let of_own = alone.sqr()?.sum_all()?.backward()?;
         for (name, x, own) in [
@@ -105,7 +131,17 @@ fn packed_sequences_are_as_each_alone() -> Result<()> {
         }
     }
     let refused = refusal(flash_attn_varlen_fp8(
-        &q, &k, &v, &seqlens, &seqlens, 10, 9, 0.2, None, None,
+        &q,
+        &k,
+        &v,
+        &seqlens,
+        &seqlens,
+        10,
+        9,
+        0.2,
+        None,
+        None,
+        Fp8Sums::TwoLevels,
     ));
     assert!(refused.contains("cu_seqlens"), "{refused}");
     Ok(())
@@ -135,7 +171,10 @@ fn scales_that_do_not_fit_are_named() -> Result<()> {
     let scales = |values: [f32; 4]| Tensor::from_slice(&values, (2, 2), CPU);
     let ones = scales([1.0; 4])?;
     for (descale, words) in [
-        (ones.narrow(1, 0, 1)?, "descale has the shape"),
+        (
+            ones.narrow(1, 0, 1)?,
+            "descale has shape [2, 1]; allowed: [2, 2]",
+        ),
         (ones.to_dtype(DType::F64)?, "descale is"),
         (scales([1.0, 0.0, 1.0, 1.0])?, "descale is 0 at 1"),
         (scales([1.0, 1.0, -1.0, 1.0])?, "descale is -1 at 2"),
@@ -150,10 +189,10 @@ fn scales_that_do_not_fit_are_named() -> Result<()> {
 #[test]
 fn zeros_and_empty_tensors() -> Result<()> {
     let zeros = Tensor::zeros((1, 5, 2, 16), DType::F32, CPU)?;
-    let o = flash_attn_fp8(&zeros, &zeros, &zeros, 0.25, None, None)?;
+    let o = flash_attn_fp8(&zeros, &zeros, &zeros, 0.25, None, None, Fp8Sums::TwoLevels)?;
     assert_close("o", &o, &zeros, 0.0);
     let none = Tensor::zeros((1, 0, 2, 16), DType::F32, CPU)?;
-    let o = flash_attn_fp8(&zeros, &none, &none, 0.25, None, None)?;
+    let o = flash_attn_fp8(&zeros, &none, &none, 0.25, None, None, Fp8Sums::TwoLevels)?;
     assert_close("o without keys", &o, &zeros, 0.0);
     Ok(())
 }
@@ -162,9 +201,25 @@ fn zeros_and_empty_tensors() -> Result<()> {
 fn refusals() -> Result<()> {
     let q = Tensor::zeros((1, 5, 2, 16), DType::F32, CPU)?;
     let k = Tensor::zeros((1, 5, 2, 16), DType::BF16, CPU)?;
-    let refused = refusal(flash_attn_fp8(&q, &k, &k, 0.25, None, None));
+    let refused = refusal(flash_attn_fp8(
+        &q,
+        &k,
+        &k,
+        0.25,
+        None,
+        None,
+        Fp8Sums::TwoLevels,
+    ));
     assert!(refused.starts_with("k is"), "{refused}");
-    let refused = refusal(flash_attn_fp8(&q, &q, &q, -1.0, None, None));
+    let refused = refusal(flash_attn_fp8(
+        &q,
+        &q,
+        &q,
+        -1.0,
+        None,
+        None,
+        Fp8Sums::TwoLevels,
+    ));
     assert!(refused.contains("softmax_scale"), "{refused}");
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from ferroflash import fp8
+from ferroflash import _call, fp8
 
 FP8 = torch.float8_e4m3fn
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
@@ -99,6 +99,30 @@ def test_groups_of_heads_and_a_scale(device, heads):
     q, k, v = tensors(device, heads=heads)
     results = fp8.flash_attn_func(q, k, v, 0.1, return_attn_probs=True)
     close(both_passes(results, (q, k, v)), exactly(q, k, v, scale=0.1), device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("head_dim", [128, 192, 256])
+def test_sums_of_one_level(device, head_dim):
+    q, k, v = tensors(device, head_dim, seqlens=(300, 2100))
+    results = fp8.flash_attn_func(q, k, v, causal=True, sums="one_level", return_attn_probs=True)
+    close(both_passes(results, (q, k, v)), exactly(q, k, v, (-1, 0)), device)
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_the_library_is_told_of_sums(monkeypatch, compiles):
+    told, problem = [], _call._native.Problem
+    monkeypatch.setattr(_call._native, "Problem", lambda *given, **options: told.append(options["fp8_sums"]) or problem(*given, **options))
+    for sums, seqlen in (("one_level", 31), ("two_levels", 33)):
+
+        def call(q, k, v, sums=sums):
+            return fp8.flash_attn_func(q, k, v, sums=sums, return_attn_probs=True)
+
+        call = torch.compile(call, fullgraph=True, backend="aot_eager") if compiles else call
+        inputs = tensors(seqlens=(seqlen + 2 * compiles, seqlen))
+        both_passes(call(*inputs), inputs)
+        assert set(told) == {sums}
+        told.clear()
 
 
 LENGTHS = (40, 0, 7, 150)
@@ -486,6 +510,8 @@ def test_the_greatest_numbers_do_not_overflow(device, dtype):
         (ValueError, "softmax_scale is 0", lambda *x: (x, {"softmax_scale": 0.0})),
         (TypeError, "softmax_scale is 'x'", lambda *x: (x, {"softmax_scale": "x"})),
         (ValueError, "window_size", lambda *x: (x, {"window_size": (3,)})),
+        (ValueError, "sums is 'three'; allowed: 'two_levels', 'one_level'", lambda *x: (x, {"sums": "three"})),
+        (ValueError, "sums is None; allowed", lambda *x: (x, {"sums": None})),
     ],
 )
 def test_refusals(error, word, change):

@@ -44,7 +44,7 @@ def options(
     """What the operators `forward` and `backward` are given behind their tensors: optional inputs by name, `read` by expressions, and numbers."""
     given = {} if inputs is None else inputs
     texts = (None if x is None else x.text for x in (score, mask))
-    return [*given.values(), *read], list(given), *longest, scale, left, right, 0, *texts, list(params), dropout_p
+    return [*given.values(), *read], list(given), *longest, scale, left, right, 0, "two_levels", *texts, list(params), dropout_p
 
 
 def reference(

@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use candle_core::{D, DType, Device, Result, Tensor};
+use candle_ferroflash::Fp8Sums;
 
 /// What computes o from q, k and v.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +65,15 @@ impl Attention {
         let scale = 1.0 / (q.dim(D::Minus1)? as f64).sqrt();
         match self.backend {
             Backend::Ferroflash => candle_ferroflash::flash_attn(q, k, v, scale as f32, true),
-            Backend::Fp8 => candle_ferroflash::flash_attn_fp8(q, k, v, scale as f32, None, Some(0)),
+            Backend::Fp8 => candle_ferroflash::flash_attn_fp8(
+                q,
+                k,
+                v,
+                scale as f32,
+                None,
+                Some(0),
+                Fp8Sums::TwoLevels,
+            ),
             Backend::Candle => materialised(q, k, v, scale),
         }
     }

@@ -49,6 +49,8 @@ class Beside(NamedTuple):
     """The numbers that expressions take."""
     dropout_p: float = 0.0
     """The probability that a weight is dropped."""
+    fp8_sums: str = "two_levels"
+    """How products of q, k and v in 8 bits are added."""
 
     @staticmethod
     def of(inputs: Mapping[str, Tensor | None], given: Given | None = None, dropout_p: float = 0.0) -> Beside:
@@ -158,6 +160,7 @@ class Plan:
             score=None if beside.score is None else beside.score._native,
             mask=None if beside.mask is None else beside.mask._native,
             inputs=beside.names,
+            fp8_sums=beside.fp8_sums,
             dropout_p=beside.dropout_p,
             precision=precision,
         )
@@ -260,7 +263,7 @@ def plan(q: Tensor, k: Tensor, v: Tensor, numbers: Numbers, beside: Beside = NOT
         *(v.shape, v.stride(), v.dtype, v.device),
         beside.names,
         tuple([(x.shape, x.stride(), x.dtype, x.device) for x in beside.tensors[: len(beside.names)]]),
-        *(beside.score, beside.mask, beside.dropout_p),
+        *(beside.score, beside.mask, beside.dropout_p, beside.fp8_sums),
         *(head_dim_v, _precision(q)),
         *numbers,
     )
@@ -268,10 +271,10 @@ def plan(q: Tensor, k: Tensor, v: Tensor, numbers: Numbers, beside: Beside = NOT
 
 @lru_cache(maxsize=_N_PLANS)
 def _kept(*key: Any) -> Plan:
-    names, inputs, score, mask, dropout_p, head_dim_v, precision, *numbers = key[12:]
+    names, inputs, score, mask, dropout_p, fp8_sums, head_dim_v, precision, *numbers = key[12:]
     forms = Form(*key[:4]), Form(*key[4:8]), Form(*key[8:12])
     inputs = tuple(Form(*form) for form in inputs)
-    return Plan(forms, Beside(names, inputs, score, mask, (), dropout_p), tuple(numbers), head_dim_v, precision)
+    return Plan(forms, Beside(names, inputs, score, mask, (), dropout_p, fp8_sums), tuple(numbers), head_dim_v, precision)
 
 
 def _precision(q: Tensor) -> str:
