@@ -13,7 +13,7 @@ use ferroflash_lab::estimate::sweep::{self, Case};
 use crate::failure::Failure;
 use crate::output;
 use crate::posed::SizeWords;
-use crate::words::{Lens, Passes, dtype, passes, sweep};
+use crate::words::{InEightBits, Lens, Passes, dtype, fp8, passes, sweep};
 
 /// Options of `estimate`: a GPU and a problem.
 #[derive(Debug, Args)]
@@ -56,6 +56,10 @@ pub struct EstimateArguments {
     /// Type of the elements. Unless given: bf16, or f16 if the GPU's tensor cores have no bf16.
     #[arg(long, value_parser = dtype())]
     pub dtype: Option<Dtype>,
+    /// q, k and v in e4m3, multiplied in 8 bits in the forward pass, on Hopper: which scales they have, and of how many levels sums over the keys are. o has the type
+    /// of --dtype.
+    #[arg(long, value_name = "two-levels|one-level|blocks", value_parser = fp8())]
+    pub fp8: Option<InEightBits>,
     /// The passes.
     #[arg(long, default_value = "both", value_parser = passes())]
     pub pass: Passes,
@@ -119,6 +123,10 @@ fn cases(arguments: &EstimateArguments, gpu: &Gpu) -> Result<Vec<Case>, Failure>
         None => Dtype::F16,
     };
     let builder = arguments.sizes.problem(dtype)?;
+    let builder = match arguments.fp8 {
+        Some((scales, sums)) => builder.fp8(scales).fp8_sums(sums),
+        None => builder,
+    };
     let builders = match &arguments.seqs {
         Some(lengths) => lengths.iter().map(|&n| builder.seqlen(n)).collect(),
         None => vec![builder],

@@ -4,13 +4,16 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use ferroflash::{Algorithm, Dtype, Order, Pass};
+use ferroflash::{Algorithm, Dtype, Fp8, Fp8Sums, Order, Pass};
 
 /// A schedule; `None`: the one that planning prefers.
 pub type Schedule = Option<Algorithm>;
 
 /// Some passes.
 pub type Passes = &'static [Pass];
+
+/// The scales and the sums of q, k and v in e4m3.
+pub type InEightBits = (Fp8, Fp8Sums);
 
 /// Several lengths.
 pub type Lens = Vec<usize>;
@@ -65,6 +68,27 @@ pub fn pass() -> impl TypedValueParser<Value = Pass> {
     one_of(&[
         (&["fwd"], "Forward", Pass::Forward),
         (&["bwd"], "Backward", Pass::Backward),
+    ])
+}
+
+/// Takes scales and levels of sums.
+pub fn fp8() -> impl TypedValueParser<Value = InEightBits> {
+    one_of(&[
+        (
+            &["two-levels"],
+            "A scale per tensor; a sum for each block of keys, added in f32",
+            (Fp8::PerTensor, Fp8Sums::TwoLevels),
+        ),
+        (
+            &["one-level"],
+            "A scale per tensor; one sum, of 14 bits: faster at head_dim 192 and 256, and at 128 under a mask from 4096 queries on",
+            (Fp8::PerTensor, Fp8Sums::OneLevel),
+        ),
+        (
+            &["blocks"],
+            "A scale per block of 128 rows; sums of two levels",
+            (Fp8::PerBlock, Fp8Sums::TwoLevels),
+        ),
     ])
 }
 

@@ -25,6 +25,14 @@ pub fn sizes(problem: &Problem) -> String {
     )
 }
 
+/// What q, k and v in 8 bits add to the words of a problem: `, q, k and v in e4m3 with a scale per tensor, sums of two levels`; else nothing.
+pub fn fp8(problem: &Problem) -> String {
+    match problem.fp8() {
+        Some(scales) => format!(", {scales}, {}", problem.fp8_sums()),
+        None => String::new(),
+    }
+}
+
 /// A pass in three letters, as in options and records.
 pub fn pass_word(pass: Pass) -> &'static str {
     match pass {

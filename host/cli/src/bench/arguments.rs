@@ -4,13 +4,15 @@ use std::path::PathBuf;
 
 use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum};
-use ferroflash::{Dtype, Fp8, Fp8Kv, Fp8Sums, Order, Pass, Precision, SplitKv};
+use ferroflash::{Dtype, Fp8Kv, Order, Pass, Precision, SplitKv};
 use ferroflash_expression::named::{NamedMask, NamedScore};
 
 use super::subject::Effort;
 use crate::device::DeviceWords;
 use crate::expressions::{mask_by_name, score_by_name};
-use crate::words::{Heads, Lens, Schedule, dtype, lengths, one_of, order, pass, schedule};
+use crate::words::{
+    Heads, InEightBits, Lens, Schedule, dtype, fp8, lengths, one_of, order, pass, schedule,
+};
 
 /// Options of `bench`.
 #[derive(Debug, Args)]
@@ -85,7 +87,7 @@ pub struct BenchArguments {
         long, value_name = "two-levels|one-level|blocks", value_parser = fp8(),
         conflicts_with_all = ["decode", "compare", "dropout", "values_in_keys"]
     )]
-    pub fp8: Option<(Fp8, Fp8Sums)>,
+    pub fp8: Option<InEightBits>,
     /// How exact products of f32 tensors are on a GPU: `tensor`, tf32; or `full`, three products of tf32 in place of one.
     #[arg(long, default_value = "tensor", value_name = "tensor|full")]
     pub precision: Precision,
@@ -161,27 +163,6 @@ fn kv_dtype() -> impl TypedValueParser<Value = KvScales> {
     one_of(&[
         (&["same"], "That of queries", None),
         (&["e4m3"], "8 bits", Some(Fp8Kv::PerSequence)),
-    ])
-}
-
-/// Takes scales and levels of sums.
-fn fp8() -> impl TypedValueParser<Value = (Fp8, Fp8Sums)> {
-    one_of(&[
-        (
-            &["two-levels"],
-            "A scale per tensor; a sum for each block of keys, added in f32",
-            (Fp8::PerTensor, Fp8Sums::TwoLevels),
-        ),
-        (
-            &["one-level"],
-            "A scale per tensor; one sum, of 14 bits: faster at head_dim 192 and 256, and at 128 under a mask from 4096 queries on",
-            (Fp8::PerTensor, Fp8Sums::OneLevel),
-        ),
-        (
-            &["blocks"],
-            "A scale per block of 128 rows; sums of two levels",
-            (Fp8::PerBlock, Fp8Sums::TwoLevels),
-        ),
     ])
 }
 

@@ -1,8 +1,9 @@
 //! Predictions as tables and as JSON.
 
+use ferroflash::{Fp8, Fp8Sums};
 use ferroflash_lab::estimate::sweep::Case;
 use ferroflash_lab::estimate::{Estimate, Gpu, Roof};
-use ferroflash_lab::words::{head_dims, sizes};
+use ferroflash_lab::words::{fp8, head_dims, sizes};
 use serde_json::json;
 
 use crate::failure::Failure;
@@ -13,7 +14,12 @@ pub fn print(gpu: &Gpu, cases: &[Case]) -> Result<(), Failure> {
     for case in cases {
         print_gpu(gpu, case)?;
         let problem = &case.problem;
-        say!("problem   {}, {}", sizes(problem), problem.mask());
+        say!(
+            "problem   {}, {}{}",
+            sizes(problem),
+            problem.mask(),
+            fp8(problem)
+        );
         for estimates in &case.passes {
             print_pass(estimates);
         }
@@ -30,8 +36,12 @@ fn print_gpu(gpu: &Gpu, case: &Case) -> Result<(), Failure> {
         .map_or("L2 of a size that is not given".to_owned(), |bytes| {
             format!("{} MB of L2", bytes >> 20)
         });
+    let e4m3 = match case.problem.fp8() {
+        Some(_) if gpu.is_hopper() => format!(", {} of e4m3", gpu.peak_e4m3() / 1e12),
+        _ => String::new(),
+    };
     say!(
-        "GPU       {}: {} TFLOP/s of {dtype}, {} GB/s, {} SMs with {} KB, {l2}",
+        "GPU       {}: {} TFLOP/s of {dtype}{e4m3}, {} GB/s, {} SMs with {} KB, {l2}",
         gpu.name,
         gpu.peak(dtype)? / 1e12,
         gpu.bandwidth / 1e9,
@@ -76,13 +86,14 @@ pub fn print_sweep(gpu: &Gpu, cases: &[Case]) -> Result<(), Failure> {
     print_gpu(gpu, first)?;
     let problem = &first.problem;
     say!(
-        "problem   {} batch {}, {} heads over {}, {}, {}; µs, speed-up over standard, what binds",
+        "problem   {} batch {}, {} heads over {}, {}, {}{}; µs, speed-up over standard, what binds",
         problem.dtype(),
         problem.batch(),
         problem.heads_q(),
         problem.heads_k(),
         head_dims(problem),
-        problem.mask()
+        problem.mask(),
+        fp8(problem)
     );
     for (pass, estimates) in first.passes.iter().enumerate() {
         let mut head = format!("\n{:<10}", estimates.first().map_or("", |e| e.pass.name()));
@@ -140,6 +151,11 @@ pub fn print_json(gpu: &Gpu, cases: &[Case]) {
             let row = json!({
                 "gpu": gpu.name,
                 "dtype": problem.dtype().to_string(),
+                "fp8": problem.fp8().map(|scales| match (scales, problem.fp8_sums()) {
+                    (Fp8::PerBlock, _) => "blocks",
+                    (_, Fp8Sums::OneLevel) => "one-level",
+                    (_, Fp8Sums::TwoLevels) => "two-levels",
+                }),
                 "batch": problem.batch(),
                 "heads_q": problem.heads_q(),
                 "heads_k": problem.heads_k(),

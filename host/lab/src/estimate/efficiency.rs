@@ -6,10 +6,11 @@
 
 use std::cmp::Ordering;
 
-use ferroflash::{Algorithm, Dtype, Pass, Problem};
+use ferroflash::{Algorithm, Dtype, Fp8, Pass, Problem};
+use ferroflash_kernels::variants::TileShape;
 
-use super::Gpu;
 use super::flash::kernel;
+use super::{Gpu, multiplies_8_bits};
 
 /// Fraction of the memory's bandwidth: a plain sum of 1 GB reads 4.38 of H200's 4.8 TB/s (tests/benches/notes/2026-11-24-decode.md).
 pub(super) const MEMORY: f64 = 0.91;
@@ -54,6 +55,26 @@ const FLASH3_SHORT_VALUES: Shares = &[(256, 0.75, 0.60)];
 /// such tiles: the last fractions are not used.
 const FLASH3_LONG_VALUES: Shares = &[(256, 0.72, 0.41), (u32::MAX, 0.62, 0.41)];
 
+/// flash3 with q, k and v in 8 bits, of the peak of 8-bit products, on H200 (tests/benches/notes/2026-11-30-e4m3-forward.md): sums of two levels.
+/// The backward pass is that of 16 bits: the last fractions are not used.
+const FLASH3_E4M3: Shares = &[
+    (64, 0.38, 0.0),
+    (96, 0.42, 0.0),
+    (128, 0.51, 0.0),
+    (256, 0.52, 0.0),
+];
+
+/// The same with sums of one level, in the kernels that have them.
+const FLASH3_E4M3_ONE_LEVEL: Shares = &[(128, 0.51, 0.0), (192, 0.58, 0.0), (256, 0.65, 0.0)];
+
+/// The same with scales of blocks.
+const FLASH3_E4M3_BLOCKS: Shares = &[
+    (64, 0.21, 0.0),
+    (96, 0.38, 0.0),
+    (128, 0.41, 0.0),
+    (192, 0.46, 0.0),
+];
+
 /// flash2 on H200 (record 2026-11-20). On H100 (tests/benches/notes/2026-11-25-scores-and-masks.md, 2k, full): 316 and 223 TFLOP/s at head_dim 256, 198
 /// forward at 512. No backward kernel supports more than 256: the last share is that of 256.
 const FLASH2: Shares = &[
@@ -96,6 +117,13 @@ pub(super) fn products(algorithm: Algorithm, pass: Pass, problem: &Problem, gpu:
     };
     let flash3 = || {
         let row = kernel(algorithm, pass, problem, gpu);
+        if multiplies_8_bits(problem, pass) {
+            return match (problem.fp8(), row.map(|row| row.tiles)) {
+                (Some(Fp8::PerBlock), _) => FLASH3_E4M3_BLOCKS,
+                (_, Some(TileShape::OneLevel)) => FLASH3_E4M3_ONE_LEVEL,
+                _ => FLASH3_E4M3,
+            };
+        }
         match row.map(|row| row.head_dims_v().most.cmp(&row.head_dims().most)) {
             Some(Ordering::Less) => FLASH3_SHORT_VALUES,
             Some(Ordering::Greater) => FLASH3_LONG_VALUES,

@@ -55,6 +55,14 @@ pub enum EstimateError {
         /// The part.
         given: &'static str,
     },
+    /// No kernel multiplies q, k and v in 8 bits on this GPU.
+    #[error(
+        "no kernel multiplies q, k and v in 8 bits on {gpu}; allowed: compute capability 9.0, with head_dims that are multiples of 16 up to 256, and up to 192 with scales of blocks"
+    )]
+    Fp8 {
+        /// The GPU's name.
+        gpu: String,
+    },
     /// The problem is one that no call takes.
     #[error(transparent)]
     Problem(Box<ProblemError>),

@@ -1,21 +1,27 @@
 //! The bytes that flash1, flash2 and flash3 move: their tiles are those of the list of kernels.
 
-use ferroflash::{Algorithm, Order, Pass, Problem};
+use ferroflash::plan::plan;
+use ferroflash::tensor::Location;
+use ferroflash::validate::without_tensors;
+use ferroflash::{Algorithm, Backend, Order, Pass, Problem};
 use ferroflash_kernels::config::TileConfig;
-use ferroflash_kernels::variants::{Kind, TileShape, VARIANTS, Variant};
+use ferroflash_kernels::variants::{Dtype, Kind, TileShape, VARIANTS, Variant};
 
 use super::sizes::{F32_BYTES, Sizes, Visits};
 use super::tiles::Tiles;
-use super::{Counts, Gpu, Launch};
+use super::{Counts, Gpu, Launch, multiplies_8_bits};
 
 /// The main kernel of a pass: that of the fewest columns that hold the problem's, in default tiles if a block may have their shared memory, else in
-/// compact ones. If it may have neither, default tiles count, as on a GPU with enough memory.
+/// compact ones. If it may have neither, default tiles count, as on a GPU with enough memory. Of kernels that multiply 8 bits it is the planned one.
 pub(super) fn kernel(
     algorithm: Algorithm,
     pass: Pass,
     problem: &Problem,
     gpu: &Gpu,
 ) -> Option<&'static Variant> {
+    if multiplies_8_bits(problem, pass) {
+        return kernel_of_8_bits(algorithm, problem, gpu);
+    }
     let kind = match (algorithm, pass) {
         (Algorithm::Flash3, Pass::Backward) => Kind::TmaBackward,
         (Algorithm::Flash3, _) => Kind::TmaForward,
@@ -41,6 +47,31 @@ pub(super) fn kernel(
     };
     let mut fitting = default.iter().chain(&compact);
     fitting.find(|row| fits(row, gpu)).copied().or(default)
+}
+
+/// The kernel by which a GPU multiplies q, k and v in 8 bits. Its tiles depend on lengths, mask and sums.
+fn kernel_of_8_bits(
+    algorithm: Algorithm,
+    problem: &Problem,
+    gpu: &Gpu,
+) -> Option<&'static Variant> {
+    let checked = without_tensors(problem, Pass::Forward, Location::Cuda(0)).ok()?;
+    let plan = plan(
+        &checked,
+        &gpu.device_info()?,
+        Backend::Cuda,
+        Some(algorithm),
+    );
+    let mut launches = plan.ok()?.launches.into_iter();
+    let main = launches.find(|launch| launch.variant.kind == Kind::TmaForward);
+    // Without queries or keys nothing is launched.
+    main.map(|launch| launch.variant).or_else(|| {
+        VARIANTS.iter().find(|row| {
+            row.kind == Kind::TmaForward
+                && row.dtype == Some(Dtype::E4m3)
+                && row.holds_columns(problem.head_dim() as u32, problem.head_dim_v() as u32)
+        })
+    })
 }
 
 /// Whether a block may have the kernel's shared memory.
@@ -119,7 +150,8 @@ impl Flash<'_> {
         let keys = sizes.k() + sizes.v();
         let set_bytes = keys / sizes.heads_k.max(1);
         let readings = self.readings(visits.tiles * sizes.group, sizes.heads_k, set_bytes);
-        let key_bytes = (sizes.head_dim + sizes.head_dim_v) * sizes.element;
+        let key_bytes = (sizes.head_dim + sizes.head_dim_v) * sizes.input;
+        let own_row_bytes = sizes.head_dim * sizes.input + sizes.head_dim_v * sizes.element;
         Counts {
             launches: vec![Launch {
                 name: "forward",
@@ -129,11 +161,12 @@ impl Flash<'_> {
                 l2_bytes: own + sizes.heads_q * visits.rows * key_bytes,
             }],
             tiles: Some(Tiles {
-                splits: sizes.seqlen_q <= FEW_QUERIES,
+                // Not those of 8 bits.
+                splits: sizes.seqlen_q <= FEW_QUERIES && sizes.input == sizes.element,
                 ..Tiles::new(
                     sizes.heads_q,
                     visits,
-                    u64::from(self.tile_config.block_q) * key_bytes,
+                    u64::from(self.tile_config.block_q) * own_row_bytes,
                     self.tile_config.blocks_per_sm,
                 )
             }),

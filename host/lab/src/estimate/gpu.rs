@@ -268,8 +268,13 @@ impl Gpu {
         })
     }
 
+    /// The peak of Hopper's tensor cores for products of 8 bits: twice that of 16 (NVIDIA H100 Tensor Core GPU Architecture whitepaper).
+    pub fn peak_e4m3(&self) -> f64 {
+        2.0 * self.f16_flops
+    }
+
     /// Whether it is of Hopper's architecture, where `wgmma` is faster than `mma.sync`.
-    pub(super) fn is_hopper(&self) -> bool {
+    pub fn is_hopper(&self) -> bool {
         self.compute_capability == Some((9, 0))
     }
 

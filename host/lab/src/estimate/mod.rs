@@ -44,6 +44,12 @@
 //! `standard` multiplies 128 × 128 at a time, so at head_dim 64 half of some products is padding. Exponentials are one a score, two in the softmax of
 //! `standard`. Extra memory is the workspace as plans have it, without what depends on the device's schedule (shares of KV heads, split keys).
 //!
+//! # q, k and v in 8 bits
+//!
+//! Forward, q, k and v have one byte an element, and flash3 multiplies them in 8 bits; no other schedule does. Its tiles are those of the plan. Backward, a launch
+//! takes them out of 8 bits, and any schedule follows as on these tensors; what it writes is extra memory. `standard`, with which times are compared, has q, k and v in
+//! the problem's type in the forward pass. Scales are not counted.
+//!
 //! # Time
 //!
 //! A launch takes as long as the roof that binds it: FLOPs by the tensor cores' peak, exponentials by the special-function units', bytes by the memory's
@@ -235,28 +241,32 @@ impl Estimate {
 ///
 /// [`Pass::ForwardWithWeights`] has only `standard`.
 pub fn estimate(problem: &Problem, gpu: &Gpu, pass: Pass) -> Result<Vec<Estimate>, EstimateError> {
-    let sizes = Sizes::new(problem)?;
+    let given = Sizes::new(problem)?;
     // Refuses what calls refuse, as a head_dim of 0. No size of it depends on the place.
     without_tensors(problem, pass, Location::Cuda(0))?;
-    let peak = gpu.peak(problem.dtype())?;
     let mut estimates: Vec<Estimate> = Vec::new();
+    let of_standard = {
+        let counts = counts_of_standard(&given, gpu, pass);
+        let share = efficiency::products(Algorithm::Standard, pass, problem, gpu);
+        time(&counts, pass, gpu, gpu.peak(problem.dtype())? * share).0
+    };
+    let peak = peak(problem, pass, gpu)?;
     for algorithm in [
         Algorithm::Standard,
         Algorithm::Flash1,
         Algorithm::Flash2,
         Algorithm::Flash3,
     ] {
-        let Some(counts) = counts(algorithm, problem, &sizes, gpu, pass) else {
+        let Some(counts) = counts(algorithm, problem, &given, gpu, pass) else {
             continue;
         };
         let share = efficiency::products(algorithm, pass, problem, gpu);
         let (seconds, roof) = time(&counts, pass, gpu, peak * share);
-        let of_standard = estimates.first().map_or(seconds, |first| first.seconds);
         estimates.push(Estimate {
             algorithm,
             pass,
             launches: counts.launches,
-            least_bytes: least_bytes(&sizes, pass),
+            least_bytes: least_bytes(&given, pass),
             extra_bytes: counts.extra_bytes,
             seconds,
             roof,
@@ -264,45 +274,84 @@ pub fn estimate(problem: &Problem, gpu: &Gpu, pass: Pass) -> Result<Vec<Estimate
             has_kernels: has_kernels(algorithm, pass, problem, gpu),
         });
     }
-    Ok(estimates)
+    match estimates.is_empty() {
+        true => Err(EstimateError::Fp8 {
+            gpu: gpu.name.clone(),
+        }),
+        false => Ok(estimates),
+    }
 }
 
-/// The work of an algorithm; `None` if the GPU or the head_dim does not have the algorithm.
+/// Whether a pass multiplies 8 bits: the backward pass takes q, k and v out of them first.
+fn multiplies_8_bits(problem: &Problem, pass: Pass) -> bool {
+    problem.fp8().is_some() && pass != Pass::Backward
+}
+
+/// The peak of the tensor cores for a pass: FLOP/s.
+fn peak(problem: &Problem, pass: Pass, gpu: &Gpu) -> Result<f64, EstimateError> {
+    match multiplies_8_bits(problem, pass) {
+        true => Ok(gpu.peak_e4m3()),
+        false => gpu.peak(problem.dtype()),
+    }
+}
+
+/// The work of an algorithm on tensors of these sizes; `None` if the GPU or the head_dim does not have the algorithm.
 fn counts(
     algorithm: Algorithm,
     problem: &Problem,
-    sizes: &Sizes,
+    given: &Sizes,
     gpu: &Gpu,
     pass: Pass,
 ) -> Option<Counts> {
-    let with_weights = pass == Pass::ForwardWithWeights;
+    let in_8_bits = multiplies_8_bits(problem, pass);
     match algorithm {
-        Algorithm::Standard => {
-            let mut counts = standard::counts(sizes, pass, gpu);
-            if with_weights {
-                // They are an output.
-                counts.extra_bytes -= sizes.weights();
-            }
-            Some(counts)
-        }
-        _ if with_weights => None,
+        Algorithm::Standard => (!in_8_bits).then(|| counts_of_standard(given, gpu, pass)),
+        _ if pass == Pass::ForwardWithWeights => None,
         Algorithm::Flash3 if !gpu.is_hopper() => None,
+        Algorithm::Flash1 | Algorithm::Flash2 if in_8_bits => None,
         Algorithm::Flash1 | Algorithm::Flash2 | Algorithm::Flash3 => {
             let main = flash::kernel(algorithm, pass, problem, gpu)?;
-            Some(flash::counts(algorithm, pass, problem, sizes, gpu, main))
+            let sizes = match in_8_bits {
+                true => *given,
+                false => given.dequantized(),
+            };
+            let counts = flash::counts(algorithm, pass, problem, &sizes, gpu, main);
+            Some(dequantizing(counts, given, pass))
         }
         Algorithm::Tiled => None,
     }
 }
 
+/// The work of `standard`; forward, on q, k and v that are not in 8 bits.
+fn counts_of_standard(given: &Sizes, gpu: &Gpu, pass: Pass) -> Counts {
+    let sizes = given.dequantized();
+    let mut counts = standard::counts(&sizes, pass, gpu);
+    if pass == Pass::ForwardWithWeights {
+        // They are an output.
+        counts.extra_bytes -= sizes.weights();
+    }
+    dequantizing(counts, given, pass)
+}
+
+/// The work of a schedule, behind the launch that takes q, k and v out of 8 bits for a backward pass.
+fn dequantizing(mut counts: Counts, given: &Sizes, pass: Pass) -> Counts {
+    let wide = given.dequantized().inputs();
+    if pass == Pass::Backward && wide > given.inputs() {
+        let launch = Launch::of_rows("dequantize", given.inputs() + wide);
+        counts.launches.insert(0, launch);
+        counts.extra_bytes += wide;
+    }
+    counts
+}
+
 /// Bytes of inputs and outputs.
 fn least_bytes(sizes: &Sizes, pass: Pass) -> u64 {
-    let inputs = sizes.q() + sizes.k() + sizes.v() + sizes.row_values();
+    let inputs = sizes.inputs() + sizes.row_values();
     match pass {
         Pass::Forward => inputs + sizes.o(),
         Pass::ForwardWithWeights => inputs + sizes.o() + sizes.weights(),
         // o and dO; and gradients as large as q, k and v.
-        Pass::Backward => inputs + 2 * sizes.o() + sizes.q() + sizes.k() + sizes.v(),
+        Pass::Backward => inputs + 2 * sizes.o() + sizes.dequantized().inputs(),
     }
 }
 
@@ -341,7 +390,7 @@ fn time(counts: &Counts, pass: Pass, gpu: &Gpu, flops: f64) -> (f64, Roof) {
 /// The time of a tile of a forward kernel in addition to its steps, in steps: one block of keys past a tile of queries each, on an H200.
 pub(crate) fn edges_in_steps(algorithm: Algorithm, problem: &Problem, main: &Variant) -> f64 {
     let (gpu, pass, tile_config) = (Gpu::h200(), Pass::Forward, &main.tile_config);
-    let peak = gpu.peak(problem.dtype()).unwrap_or(gpu.f16_flops);
+    let peak = peak(problem, pass, &gpu).unwrap_or(gpu.f16_flops);
     let block = f64::from(tile_config.block_q) * f64::from(tile_config.block_k);
     let columns = main.head_dims().most + main.head_dims_v().most;
     let flops = 2.0 * block * f64::from(columns) * sizes::products(problem) as f64;
@@ -355,7 +404,10 @@ pub(crate) fn edges_in_steps(algorithm: Algorithm, problem: &Problem, main: &Var
 fn has_kernels(algorithm: Algorithm, pass: Pass, problem: &Problem, gpu: &Gpu) -> Option<bool> {
     let compute_capability = gpu.compute_capability?;
     let kinds: &[Kind] = kinds(algorithm, pass);
-    let dtype = problem.dtype().of_kernels();
+    let dtype = match multiplies_8_bits(problem, pass) {
+        true => ferroflash_kernels::variants::Dtype::E4m3,
+        false => problem.dtype().of_kernels(),
+    };
     let has_row = |&kind: &Kind| {
         VARIANTS.iter().any(|row| {
             let of_type = row.dtype.is_none_or(|own| own == dtype);
@@ -367,5 +419,7 @@ fn has_kernels(algorithm: Algorithm, pass: Pass, problem: &Problem, gpu: &Gpu) -
                 && flash::fits(row, gpu)
         })
     };
-    Some(!kinds.is_empty() && kinds.iter().all(has_row))
+    let takes_out = problem.fp8().is_some() && pass == Pass::Backward;
+    let of_8_bits: &[Kind] = if takes_out { &[Kind::Dequantize] } else { &[] };
+    Some(!kinds.is_empty() && kinds.iter().chain(of_8_bits).all(has_row))
 }

@@ -27,8 +27,10 @@ pub(super) struct Sizes {
     pub head_dim: u64,
     /// Columns of v and o.
     pub head_dim_v: u64,
-    /// Bytes of an element.
+    /// Bytes of an element of o and of gradients.
     pub element: u64,
+    /// The same of q, k and v: fewer, where they are in 8 bits.
+    pub input: u64,
     /// [`products`]: three if f32 is to be exact.
     pub products: u64,
     band: Band,
@@ -86,14 +88,31 @@ impl Sizes {
             head_dim: problem.head_dim() as u64,
             head_dim_v: problem.head_dim_v() as u64,
             element: problem.dtype().size_bytes() as u64,
+            input: match problem.fp8() {
+                Some(_) => 1,
+                None => problem.dtype().size_bytes() as u64,
+            },
             products: products(problem),
             band: problem.band(),
         })
     }
 
-    /// Bytes of q, and of dQ.
+    /// The same with q, k and v out of 8 bits.
+    pub fn dequantized(self) -> Sizes {
+        Sizes {
+            input: self.element,
+            ..self
+        }
+    }
+
+    /// Bytes of q, k and v.
+    pub fn inputs(&self) -> u64 {
+        self.q() + self.k() + self.v()
+    }
+
+    /// Bytes of q; of dQ, where q is not in 8 bits.
     pub fn q(&self) -> u64 {
-        self.heads_q * self.seqlen_q * self.head_dim * self.element
+        self.heads_q * self.seqlen_q * self.head_dim * self.input
     }
 
     /// Bytes of o, and of dO.
@@ -101,14 +120,14 @@ impl Sizes {
         self.heads_q * self.seqlen_q * self.head_dim_v * self.element
     }
 
-    /// Bytes of k, and of dK.
+    /// Bytes of k, and of dK likewise.
     pub fn k(&self) -> u64 {
-        self.heads_k * self.seqlen_k * self.head_dim * self.element
+        self.heads_k * self.seqlen_k * self.head_dim * self.input
     }
 
-    /// Bytes of v, and of dV.
+    /// Bytes of v, and of dV likewise.
     pub fn v(&self) -> u64 {
-        self.heads_k * self.seqlen_k * self.head_dim_v * self.element
+        self.heads_k * self.seqlen_k * self.head_dim_v * self.input
     }
 
     /// Bytes of P in the problem's type, its rows padded as `standard` has them.

@@ -59,10 +59,15 @@ fn panel(area: &Area, gpu: &Gpu, cases: &[Case], pass: usize) -> Drawn {
     };
     let problem = &first.problem;
     let title = format!(
-        "{}, {}: {}, {}, {}",
+        "{}, {}: {}{}, {}, {}",
         gpu.name,
         shown.pass.name(),
         problem.dtype(),
+        if problem.fp8().is_some() {
+            ", e4m3"
+        } else {
+            ""
+        },
         head_dims(problem),
         problem.mask()
     );
