@@ -7,7 +7,7 @@ use ferroflash::dtype::ScalarType;
 use ferroflash::error::{PlanError, ProblemError};
 use ferroflash::plan::{DeviceInfo, Reason, plan_quantize};
 use ferroflash::prepared::Layouts;
-use ferroflash::quantize::DelayedScaling;
+use ferroflash::quantize::{DelayedScaling, Operand};
 use ferroflash::tensor::{Description, Location, VectorDescription};
 use ferroflash::validate::quantize::check_quantize;
 use ferroflash::{
@@ -104,6 +104,32 @@ fn amax_of_given_scales_is_that_of_the_numbers_before_they_are_cut() {
                 .chunks(2)
                 .all(|of_device| of_device == &results[..2])
         );
+    }
+}
+
+#[test]
+fn the_helper_on_the_host_makes_the_same_bits() {
+    let shape = [2, 150, 4, 16];
+    let of_sizes = |size: f32| (0..19200).map(move |at| (at as f32 * 0.7).sin() * size);
+    for size in [3.0f32, 1e-30, 0.0] {
+        let x: Vec<f32> = of_sizes(size).collect();
+        let tensor = Tensor::bshd(&x, shape).unwrap();
+        let operand = Operand::q(&tensor, 2).unwrap().hadamard(Some(3)).unwrap();
+        for scales in [Fp8::PerTensor, Fp8::PerHead, Fp8::PerBlock] {
+            let expected = operand.quantize(scales);
+            let problem = QuantizeProblem::new(Dtype::F32, shape, scales);
+            let problem = problem.heads_k(2).hadamard(Some(3));
+            let mut rounded = vec![F8E4M3::ZERO; x.len()];
+            let mut descale = vec![0f32; problem.n_scales() as usize];
+            let to = TensorMut::bshd(&mut rounded, shape).unwrap();
+            let mut outputs = QuantizeOutputs::new(to, &mut descale);
+            let quantize = Quantize::new(&Device::cpu(), problem).unwrap();
+            quantize
+                .run(&QuantizeInputs::new(&tensor), &mut outputs)
+                .unwrap();
+            assert_eq!(descale, expected.descale());
+            assert_eq!(rounded, expected.values());
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::operand::E4M3_MAX;
+use super::rounding::E4M3_MAX;
 use crate::error::QuantizeError;
 
 /// Which amax of the history counts.

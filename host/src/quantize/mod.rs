@@ -33,12 +33,13 @@ mod delayed;
 mod hadamard;
 mod operand;
 mod quantized;
+mod rounding;
 mod smooth;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use hadamard::Rotation;
-pub(crate) use operand::E4M3_MAX;
+pub(crate) use rounding::{code_of, descale_of};
 
 pub use delayed::{AmaxAlgorithm, DelayedScaling};
 pub use operand::Operand;

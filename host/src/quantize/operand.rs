@@ -1,16 +1,12 @@
 //! A tensor on its way to 8 bits, and its amax.
 
-use float8::F8E4M3;
 use half::{bf16, f16};
 
 use crate::dtype::{Dtype, Element, ScalarType};
 use crate::error::{Argument, QuantizeError};
 use crate::problem::{Fp8, ScaleLayout};
-use crate::quantize::Quantized;
+use crate::quantize::{Quantized, code_of, descale_of};
 use crate::tensor::{Layout, Location, Tensor};
-
-/// The greatest number of e4m3.
-pub(crate) const E4M3_MAX: f32 = 448.0;
 
 /// q, k or v on its way to 8 bits: a copy in f32, `[batch, seqlen, heads, head_dim]`, dense. Its numbers are finite.
 ///
@@ -153,8 +149,8 @@ impl Operand {
         amax
     }
 
-    /// e4m3, with `descale = amax / 448`, so that the greatest number becomes 448: current scaling, in the words of TransformerEngine. amax of 0 has descale 1.
-    /// Each element is the quotient by descale, rounded once, to the nearest number of e4m3, ties to even.
+    /// e4m3, with `descale = amax / 448`, so that the greatest number becomes 448: current scaling, in the words of TransformerEngine. amax of 0 has descale 1, and no
+    /// descale is below 2^-60. Each element times 1 / descale becomes the nearest number of e4m3, ties to even. [`Quantize`](crate::Quantize) makes the same bits.
     ///
     /// ```
     /// use ferroflash::quantize::Operand;
@@ -166,13 +162,12 @@ impl Operand {
     /// # Ok::<(), ferroflash::Error>(())
     /// ```
     pub fn quantize(&self, scales: Fp8) -> Quantized {
-        let descale = |amax: f32| match amax {
-            0.0 => 1.0,
-            // A quotient by a subnormal number may be none on a GPU.
-            amax => (amax / E4M3_MAX).max(f32::MIN_POSITIVE),
-        };
         let layout = scale_layout(scales, self.shape, self.heads_k);
-        self.rounded(layout, self.amax(scales).into_iter().map(descale).collect())
+        let descale = self.amax(scales).into_iter();
+        self.rounded(
+            layout,
+            descale.map(|amax| descale_of(amax, false)).collect(),
+        )
     }
 
     /// e4m3 with these scales, `[1]`, `[batch, heads_k]` or `[batch, heads_k, blocks]`: those of an earlier step ([`DelayedScaling`](crate::quantize::DelayedScaling)), or of a calibration.
@@ -213,9 +208,8 @@ impl Operand {
     fn rounded(&self, layout: ScaleLayout, descale: Vec<f32>) -> Quantized {
         let mut values = Vec::with_capacity(self.values.len());
         for (row, x) in self.rows() {
-            let descale = f64::from(descale[scale_of(layout, self.shape, self.heads_k, row)]);
-            // In f64 a quotient of two f32 is on the side of a tie on which it is without any rounding.
-            values.extend(x.iter().map(|&x| F8E4M3::from_f64(f64::from(x) / descale)));
+            let factor = 1.0 / descale[scale_of(layout, self.shape, self.heads_k, row)];
+            values.extend(x.iter().map(|&x| code_of(x * factor)));
         }
         Quantized {
             shape: self.shape,

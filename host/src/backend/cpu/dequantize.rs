@@ -2,11 +2,11 @@
 
 use float8::F8E4M3;
 
-use super::{missing, vector};
-use crate::arguments::{Argument, Operand, Operands};
+use super::{missing, vector, view};
+use crate::arguments::{Argument, Operands};
 use crate::dtype::{Element, Widen};
 use crate::error::ProblemError;
-use crate::lengths::{Side, Span};
+use crate::lengths::Side;
 use crate::problem::Problem;
 
 /// A tensor out of 8 bits: dense, in its shape.
@@ -29,37 +29,29 @@ impl<T: Element> Values<T> {
         };
         let spans = side.spans(problem, |argument| operands.numbers(argument))?;
         let scales: &[f32] = vector(operands, scales).ok_or(missing(scales))?;
-        let Some(Operand::Tensor(tensor)) = operands.take(argument) else {
-            return Err(missing(argument));
-        };
-        let codes = tensor.host::<F8E4M3>().ok_or(missing(argument))?;
-        let layout = tensor.layout();
-        let shape @ [_, rows, heads, columns] = layout.shape();
+        let heads_k = problem.heads_k();
+        let codes = view::<F8E4M3>(operands, argument)?;
+        let shape @ [_, rows, heads, columns] = codes.shape();
         let [of_q, of_k] = problem.scale_layouts().ok_or(missing(argument))?;
         let of_scales = match side {
             Side::Queries => of_q,
             Side::Keys => of_k,
         };
-        let group_size = heads.checked_div(problem.heads_k()).unwrap_or(1).max(1);
-        let mut data = vec![T::default(); layout.n_elems()?];
+        let group_size = heads.checked_div(heads_k).unwrap_or(0);
+        let mut data = vec![T::default(); shape.iter().product()];
         let mut numbers = vec![0.0; columns];
         for (sequence, span) in spans.into_iter().enumerate() {
-            let Span {
-                batch_idx,
-                first,
-                len,
-            } = span;
-            for (row, head) in
-                (first..first + len).flat_map(|row| (0..heads).map(move |head| (row, head)))
-            {
-                let scale = scales[of_scales.place(sequence, head / group_size, row - first)];
-                let from = batch_idx * layout.batch_stride
-                    + row * layout.row_stride
-                    + head * layout.head_stride;
-                F8E4M3::widen(&codes[from..][..columns], &mut numbers);
-                numbers.iter_mut().for_each(|x| *x *= scale);
-                let to = ((batch_idx * rows + row) * heads + head) * columns;
-                T::narrow(&numbers, &mut data[to..][..columns]);
+            for head_k in 0..heads_k {
+                let own = codes.head_rows(span, head_k, group_size);
+                for at in 0..span.len * group_size {
+                    let (position, in_group) = (at / group_size, at % group_size);
+                    let scale = scales[of_scales.place(sequence, head_k, position)];
+                    F8E4M3::widen(own.row(at), &mut numbers);
+                    numbers.iter_mut().for_each(|x| *x *= scale);
+                    let row = span.batch_idx * rows + span.first + position;
+                    let to = (row * heads + head_k * group_size + in_group) * columns;
+                    T::narrow(&numbers, &mut data[to..][..columns]);
+                }
             }
         }
         Ok(Values { data, shape })

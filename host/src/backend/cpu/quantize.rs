@@ -2,7 +2,6 @@
 //!
 //! A scale follows from a maximum, and maxima do not depend on the order. So the results do not depend on the number of threads.
 
-use float8::F8E4M3;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
@@ -14,14 +13,8 @@ use crate::error::ProblemError;
 use crate::lengths::Span;
 use crate::lengths::new_rows::of_quantize;
 use crate::problem::quantize::QuantizeProblem;
-use crate::quantize::{E4M3_MAX, Rotation};
+use crate::quantize::{Rotation, code_of, descale_of};
 use crate::validate::quantize::check_quantize;
-
-/// The least scale. The product of the scales of q and k then is a normal number of f32.
-const LEAST_DESCALE: f32 = 1.0 / (1u64 << 60) as f32;
-
-/// The bits of an f32 that are its mantissa.
-const MANTISSA: u32 = (1 << (f32::MANTISSA_DIGITS - 1)) - 1;
 
 /// Rounds a tensor. The arguments have passed [`crate::validate`] for this problem and lie on the host; an error says which one has not or does not.
 pub(crate) fn run(problem: &QuantizeProblem, operands: &mut Operands) -> Result<(), ProblemError> {
@@ -56,7 +49,7 @@ fn typed<T: Element>(
     let descale: Vec<f32> = match vector(operands, Argument::Descale) {
         Some(given) => given.to_vec(),
         None => {
-            let of_amax = |&amax| descale(amax, problem.is_power_of_2());
+            let of_amax = |&amax| descale_of(amax, problem.is_power_of_2());
             amax.iter().map(of_amax).collect()
         }
     };
@@ -155,27 +148,6 @@ impl<'a, T: Element> Source<'a, T> {
 fn greater(a: f32, b: f32) -> f32 {
     let bits = [a, b].map(|x| x.abs().to_bits());
     f32::from_bits(bits[0].max(bits[1]))
-}
-
-/// The scale of numbers up to `amax`.
-fn descale(amax: f32, to_power_of_2: bool) -> f32 {
-    if amax == 0.0 || !amax.is_finite() {
-        return 1.0;
-    }
-    let descale = (amax / E4M3_MAX).max(LEAST_DESCALE);
-    match to_power_of_2 {
-        // A power of 2 has no mantissa.
-        true => f32::from_bits((descale.to_bits() + MANTISSA) & !MANTISSA),
-        false => descale,
-    }
-}
-
-/// The nearest number of e4m3, ±448 for what is beyond. A NaN loses its sign, as on a GPU.
-fn code_of(x: f32) -> F8E4M3 {
-    match x.is_nan() {
-        true => F8E4M3::NAN,
-        false => F8E4M3::from_f32(x),
-    }
 }
 
 /// Writes numbers to a vector, if it is wanted.

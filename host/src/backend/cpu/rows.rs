@@ -92,6 +92,11 @@ impl<'a, T: Widen> View<'a, T> {
         }
     }
 
+    /// `[batch, seqlen, heads, head_dim]`.
+    pub(super) fn shape(&self) -> [usize; 4] {
+        self.layout.shape()
+    }
+
     /// The first columns of its rows.
     pub(super) fn first_columns(self, head_dim: usize) -> View<'a, T> {
         let layout = Layout {
