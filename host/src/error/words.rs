@@ -502,7 +502,7 @@ fn reasons() -> Vec<Reason> {
         E::Fp8Kv,
         E::Fp8,
         E::ScaleBlocks {
-            block_k: 96,
+            block_k: 192,
             rows: 128,
         },
         E::HeadDimV {

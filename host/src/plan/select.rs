@@ -13,7 +13,7 @@ use super::{Algorithm, Backend, DeviceInfo, lengths, mask_map, schedule, short};
 use super::{Candidate, Outcome, Reason};
 use crate::arguments::Argument;
 use crate::error::PlanError;
-use crate::problem::{Fp8, Fp8Sums};
+use crate::problem::Fp8Sums;
 use crate::terms::constant;
 use crate::validate::{Checked, Pass};
 
@@ -256,8 +256,7 @@ fn optional_inputs(variants: &[&Variant], checked: &Checked) -> Result<(), Reaso
 
 /// The tile shapes, the preferred one first. In flash3's forward pass compact tiles pay if sequences are short ([`short`]), wide tiles if they are
 /// long (tests/benches/record) and there are several tiles for every SM. In its backward pass wide tiles pay at the head_dim they are made for, if
-/// sequences are long. In 8 bits wide tiles pay up to head_dim 128; sums of one level have tiles of their own, where they are faster than those. Wide tiles of
-/// head_dim 64 have 192 keys, more than a block with a scale of its own.
+/// sequences are long. In 8 bits wide tiles pay up to head_dim 128; sums of one level have tiles of their own, where they are faster than those.
 fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileShape> {
     let thresholds = &device.thresholds;
     let of_sms = |each: u64| each.saturating_mul(device.n_sms.into());
@@ -265,12 +264,11 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileSha
     // Where lengths differ, most of the work is in the longest sequences.
     let longest = checked.problem().seqlen_q() as u64;
     let seqlen_q = longest.min(4 * problem.seqlen_q() as u64);
-    if let Some(scales) = checked.problem().fp8() {
+    if checked.problem().fp8().is_some() {
         let long = match problem.work() {
             Work::Even => thresholds.wide_queries_e4m3,
             Work::Growing | Work::Shrinking => thresholds.wide_queries_e4m3_masked,
         };
-        let has_wide = scales != Fp8::PerBlock || problem.head_dim() > 64;
         // Without a mask wide tiles of two levels are the faster ones at head_dim 128.
         let from = if problem.work() == Work::Even {
             128
@@ -278,7 +276,7 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileSha
             96
         };
         let one_level = problem.fp8_sums() == Fp8Sums::OneLevel && problem.head_dim() > from;
-        return match (seqlen_q >= long && has_wide, one_level) {
+        return match (seqlen_q >= long, one_level) {
             (false, _) => vec![TileShape::Default],
             (true, false) => vec![TileShape::Wide, TileShape::Default],
             (true, true) => vec![TileShape::OneLevel, TileShape::Default],

@@ -46,7 +46,7 @@ pub enum Fp8 {
     /// `blocks` is seqlen_q / [`Fp8::BLOCK`], rounded up, for q, and the same of seqlen_k for k and v; at least 1. seqlen_q and seqlen_k are the problem's, so a
     /// shorter sequence leaves its last scales unused. In pages rows are counted through the sequence, too.
     ///
-    /// A great number then takes range from its block alone. On a GPU the forward pass is flash3's, up to head_dim 192, and has [`Fp8Sums::TwoLevels`]: a block of
+    /// A great number then takes range from its block alone. On a GPU the forward pass is flash3's, and has [`Fp8Sums::TwoLevels`]: a block of
     /// values has its scale where its sum is added to o.
     PerBlock,
 }

@@ -33,7 +33,7 @@ pub const TMA_LENGTHS: u32 = 2 * TMA_SLOTS;
 /// | 576, values among the keys | 2, the same 64 | 64 | 1, 2 | none | 1 |
 /// | 64, 96, 128, in 8 bits | 2 × 64 | 128 | 2, 3 | its place | 1 |
 /// | 192, in 8 bits | 2 × 64 | 128 | 1, 2 | its place | 1 |
-/// | 256, in 8 bits | 2 × 64 | 96 | 1, 2 | none | 1 |
+/// | 256, in 8 bits | 2 × 64 | 128 | 1, 2 | none | 1 |
 /// | 64, in 8 bits, wide | 3 × 64 | 192 | 2, 3 | its place | 1 |
 /// | 96, 128, in 8 bits, wide | 3 × 64 | 128 | 2, 3 | its place | 1 |
 /// | 128, in 8 bits, one level | 2 × 64 | 192 | 2, 2 | its place | 1 |
@@ -55,7 +55,9 @@ pub struct TmaForward {
     pub block_k: u32,
     /// Stages of Q: with two, the next tile's arrives while this one's is in use. Above head_dim 128 there is room for one.
     pub q_stages: u32,
-    /// Stages of V as it comes, where two warps transpose it for the consumers: in 8 bits. 0 where they take it as it is.
+    /// Warps that transpose V for the consumers: in 8 bits. 0 where they take it as it is.
+    pub transposers: u32,
+    /// Stages of V as it comes, where it is transposed.
     pub raw_v_stages: u32,
     /// Stages of K, and of V. In 8 bits up to head_dim 128 there is room for three, which is 2 to 7 % faster than two (H200). At head_dim 64 there is room for three, which is 2 to 9 % faster than two with sequences of up to 1024 (H200); not where values
     /// have more columns, nor where two blocks share an SM.
@@ -91,6 +93,7 @@ impl TmaForward {
         shares_rows: false,
         block_k: 128,
         q_stages: 2,
+        transposers: 0,
         raw_v_stages: 0,
         kv_stages: 3,
         stores: true,
@@ -212,9 +215,10 @@ impl TmaForward {
         ..TmaForward::HEAD_DIM_512
     };
 
-    /// In 8 bits two warps beside the producer transpose V. Consumers take no turns: products are short, and the softmax is the bottleneck.
+    /// Consumers take no turns: products are short, and the softmax is the bottleneck.
     const E4M3_128: TmaForward = TmaForward {
         kv_stages: 3,
+        transposers: 2,
         raw_v_stages: 2,
         registers: [56, 224],
         speculates: false,
@@ -231,13 +235,14 @@ impl TmaForward {
         ..TmaForward::E4M3_128
     };
 
+    /// O leaves from the registers, so that a third warp can transpose: a block has twice as many values as at 128.
     const E4M3_256: TmaForward = TmaForward {
-        block_k: 96,
         stores: false,
+        transposers: 3,
+        registers: [40, 232],
         forgets_place: true,
-        value_pieces: 4,
-        // With an expression ptxas keeps some words of O in local memory while it edits S; without one nothing.
-        spill_bytes: 320,
+        // Addresses of the transposers, read once a block of V.
+        spill_bytes: 64,
         ..TmaForward::E4M3_192
     };
 
@@ -282,6 +287,9 @@ impl TmaForward {
     };
 
     const E4M3_256_ONE_LEVEL: TmaForward = TmaForward {
+        block_k: 96,
+        raw_v_stages: 2,
+        registers: [56, 224],
         value_pieces: 0,
         ..TmaForward::E4M3_256
     };
@@ -359,9 +367,9 @@ impl TmaForward {
         }
     }
 
-    /// Whether two warps transpose V.
+    /// Whether warps transpose V.
     pub const fn transposes(self) -> bool {
-        self.raw_v_stages > 0
+        self.transposers > 0
     }
 
     /// Queries of a tile: 64 of each consumer.
@@ -374,7 +382,7 @@ impl TmaForward {
     }
 }
 
-/// Forward on Hopper. In a warpgroup apart from the consumers single threads are the producer and the store warps; in 8 bits two of its warps transpose V. Shared
+/// Forward on Hopper. In a warpgroup apart from the consumers single threads are the producer and the store warps; in 8 bits two or three of its warps transpose V. Shared
 /// memory: Q, K and V, O on its way out, the slots, and two barriers for each of these.
 pub const fn tma_forward(
     bytes: u32,

@@ -137,25 +137,16 @@ pub fn per_block_gradients() -> Vec<E4m3Case> {
     one_in(2, gradients()).into_iter().map(of_blocks).collect()
 }
 
-/// A case with scales of blocks. No forward kernel of head_dim 256 takes them.
+/// A case with scales of blocks.
 fn of_blocks(case: E4m3Case) -> E4m3Case {
-    let head_dim = match case.case.sizes.head_dim {
-        193.. if !case.backward => 128,
-        head_dim => head_dim,
-    };
     E4m3Case {
-        case: case.case.columns(head_dim, head_dim),
         scales: Fp8::PerBlock,
         ..case
     }
 }
 
 fn in_8_bits(at: usize, case: Case) -> E4m3Case {
-    let head_dim = match HEAD_DIMS[at % HEAD_DIMS.len()] {
-        // Its tiles do not divide blocks.
-        256 | 176 if case.blocks.is_some() => 128,
-        head_dim => head_dim,
-    };
+    let head_dim = HEAD_DIMS[at % HEAD_DIMS.len()];
     let case = Case {
         dtype: DTYPES[at / 2 % DTYPES.len()],
         dropout: None,

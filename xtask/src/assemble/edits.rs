@@ -128,6 +128,9 @@ fn spill_bytes_of_others(variant: &Variant, edit: StandardEdit) -> u32 {
 /// The same of flash3's forward pass.
 fn spill_bytes_forward(variant: &Variant, edit: StandardEdit) -> u32 {
     match (variant.tiles, variant.head_dim, edit) {
+        // In 8 bits O is at its full size while S is edited, and 128 keys' elements of a tensor are under way.
+        (TileShape::Default, Some(192), BIAS) if variant.dtype == Some(Dtype::E4m3) => 800,
+        (TileShape::Default, Some(256), BIAS) if variant.dtype == Some(Dtype::E4m3) => 1200,
         // A consumer's S and O leave few registers for the elements of a tensor that are under way, one for each score of several fragments.
         (TileShape::Default, Some(96), BIAS) => 168,
         (TileShape::Default, Some(128), BIAS) => 488,

@@ -12,8 +12,6 @@ use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
 /// Warps of a warpgroup.
 const WARPS: u32 = 4;
-/// Warps that transpose V, in 8 bits.
-pub const TRANSPOSERS: u32 = 2;
 
 /// A tile of queries, as the producer tells the others of it.
 #[derive(Clone, Copy)]
@@ -66,7 +64,7 @@ pub struct Layout {
     q: u32,
     k: u32,
     v: u32,
-    /// V as it comes, where two warps transpose it.
+    /// V as it comes, where warps transpose it.
     raw_v: u32,
     /// O; if values are columns of the keys, the consumers' exchange.
     pub o: u32,
@@ -76,7 +74,7 @@ pub struct Layout {
     pub q_ring: Barriers,
     /// Stages of K; emptied by the consumers' warps. Where values are columns of the keys, of the columns that are no values.
     pub k_ring: Barriers,
-    /// Stages of V; emptied by the consumers' warps. Where two warps transpose V, filled by these.
+    /// Stages of V; emptied by the consumers' warps. Where warps transpose V, filled by these.
     pub v_ring: Barriers,
     /// Stages of V as it comes, emptied by those warps.
     pub raw_v_ring: Barriers,
@@ -143,17 +141,16 @@ impl Layout {
         };
         let warps = consumers * WARPS;
         let loaders = if two_load::<T>() { 1 } else { 0 };
-        let transposers = if T::TRANSPOSES { TRANSPOSERS } else { 0 };
         // SAFETY: the caller's contract.
         unsafe {
             self.q_ring.make(1, warps);
             self.k_ring
                 .make(1, if T::KEY_PIECES == 1 { warps } else { 4 });
             self.v_ring
-                .make(if T::TRANSPOSES { TRANSPOSERS } else { 1 }, warps);
-            self.raw_v_ring.make(1, TRANSPOSERS);
+                .make(if T::TRANSPOSES { T::TRANSPOSERS } else { 1 }, warps);
+            self.raw_v_ring.make(1, T::TRANSPOSERS.max(1));
             self.work_ring
-                .make(1, warps * 32 + store_warps + loaders + transposers);
+                .make(1, warps * 32 + store_warps + loaders + T::TRANSPOSERS);
             self.o_ring.make(4, 1);
             for consumer in 0..2 {
                 self.value_ring(consumer).make(1, 4);

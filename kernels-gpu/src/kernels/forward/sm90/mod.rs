@@ -6,7 +6,7 @@
 //! - one to three consumer warpgroups, 64 query rows each, multiply and compute the softmax;
 //! - for each of them a store warp, one thread, sends its rows of O to memory;
 //! - where keys and values lie in pages, one more thread keeps the ring of V full;
-//! - in 8 bits, two warps transpose V, and one thread stores the rows of all consumers.
+//! - in 8 bits, two warps transpose V, and one thread stores the rows of all consumers; or three transpose it, and consumers store theirs.
 //!
 //! Both products run while threads do other things. Step `i` of a consumer, over all KV blocks of all its tiles:
 //!
@@ -110,10 +110,12 @@ pub trait Tiles: Sized {
     const ROW_GROUPS: u32 = Self::CONFIG.block_q / WARPGROUP_ROWS;
     /// Stages of Q.
     const Q_STAGES: u32 = Self::SCHEDULE.q_stages;
-    /// Stages of V as it comes, where two warps transpose it.
+    /// Stages of V as it comes, where warps transpose it.
     const RAW_V_STAGES: u32 = Self::SCHEDULE.raw_v_stages;
     /// Whether they do.
     const TRANSPOSES: bool = Self::SCHEDULE.transposes();
+    /// How many warps do.
+    const TRANSPOSERS: u32 = Self::SCHEDULE.transposers;
     /// Stages of K, and of V.
     const KV_STAGES: u32 = Self::SCHEDULE.kv_stages;
     /// Whether store warps send O to memory.
@@ -336,7 +338,7 @@ pub unsafe fn forward<E: Elements, T: Tiles>(p: &TmaForwardParams, maps: u64) {
         if warpgroup == 0 {
             release_registers(const { T::SCHEDULE.registers[0] });
             let warp = shuffle::shuffle_idx_u32(thread / 32, 0);
-            if T::TRANSPOSES && (warp == 1 || warp == 2) {
+            if T::TRANSPOSES && warp > 0 && warp <= T::TRANSPOSERS {
                 transposer::transpose::<T>(layout, warp - 1);
             } else if special::lane_idx() == 0 {
                 if warp == 0 {

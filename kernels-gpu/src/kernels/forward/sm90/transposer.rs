@@ -1,10 +1,10 @@
-//! The transposer: two warps that turn blocks of V, as they come from memory, into the right operand of 8-bit products, whose rows are the columns of V.
+//! The transposers: two or three warps that turn blocks of V, as they come from memory, into the right operand of 8-bit products, whose rows are the columns of V.
 //!
 //! `ldmatrix.trans` moves pairs of bytes: a lane gets two neighbouring columns of two neighbouring keys. Byte permutes part the two columns and join the keys
 //! of two such registers, and `stmatrix` stores them. What comes out has the keys in the order of P's registers: see [`super::elements`].
 
 use super::Tiles;
-use super::layout::{Layout, TRANSPOSERS, WorkTile};
+use super::layout::{Layout, WorkTile};
 use crate::config::TMA_SLOTS;
 use crate::ptx::convert::prmt_pair;
 use crate::ptx::ldmatrix::{ldmatrix_x4_trans, stmatrix_x4};
@@ -23,7 +23,7 @@ const COLUMNS: [u32; 2] = [0x6420, 0x7531];
 /// The whole of the work of one of its warps.
 ///
 /// # Safety
-/// Both warps of the block do it; the barriers have been made.
+/// Each of [`Tiles::TRANSPOSERS`] warps does it; the barriers have been made.
 #[inline(always)]
 pub unsafe fn transpose<T: Tiles>(layout: Layout, warp: u32) {
     let mut slot = Ring::start(TMA_SLOTS);
@@ -59,57 +59,54 @@ pub unsafe fn transpose<T: Tiles>(layout: Layout, warp: u32) {
     }
 }
 
-/// Whether warps divide the columns of a block among themselves; else they divide its keys.
-const fn by_columns<T: Tiles>() -> bool {
-    (T::VALUE_DIM / UNIT[1]).is_multiple_of(TRANSPOSERS)
+/// Units of a block: of keys, and of columns.
+const fn units<T: Tiles>() -> [u32; 2] {
+    [T::CONFIG.block_k / UNIT[0], T::VALUE_DIM / UNIT[1]]
 }
 
-/// Units of a warp: of keys, and of columns.
-const fn units_of_warp<T: Tiles>() -> [u32; 2] {
-    let [keys, columns] = [T::CONFIG.block_k / UNIT[0], T::VALUE_DIM / UNIT[1]];
-    if by_columns::<T>() {
-        return [keys, columns / TRANSPOSERS];
+/// Units that a warp has loaded before it stores the first of them, of keys and of columns: four, as shared memory is slow to answer.
+const fn at_once<T: Tiles>() -> [u32; 2] {
+    match units::<T>() {
+        [_, 2] => [2, 2],
+        [_, columns] if columns.is_multiple_of(4) => [1, 4],
+        _ => [4, 1],
     }
-    assert!(
-        !T::TRANSPOSES || keys.is_multiple_of(TRANSPOSERS),
-        "each warp has as many units as the others"
-    );
-    [keys / TRANSPOSERS, columns]
 }
 
-/// Units of a warp.
-const fn n_units<T: Tiles>() -> u32 {
-    let [keys, columns] = units_of_warp::<T>();
-    keys * columns
-}
-
-/// Units that a warp has loaded before it stores the first of them: shared memory is slow to answer.
-const AT_ONCE: u32 = 4;
-
-/// A warp's share of a block: every other unit.
+/// A warp's share of a block: every so many keys of it.
 #[inline(always)]
 unsafe fn transpose_block<T: Tiles>(places: &Places, warp: u32, from: BoxedTile, to: BoxedTile) {
-    let [_, columns] = const { units_of_warp::<T>() };
-    let unit = |idx: u32| {
-        let (key, column) = (idx / columns, idx % columns);
-        match const { by_columns::<T>() } {
-            true => (key, column * TRANSPOSERS + warp),
-            false => (key * TRANSPOSERS + warp, column),
-        }
-    };
-    const { assert!(!T::TRANSPOSES || n_units::<T>().is_multiple_of(AT_ONCE)) };
-    for first in 0..const { n_units::<T>() / AT_ONCE } {
-        let first = first * AT_ONCE;
-        let mut loaded = [[0; 4]; AT_ONCE as usize];
-        // SAFETY: the caller's contract.
-        unsafe {
-            for idx in 0..AT_ONCE {
-                loaded[idx as usize] = places.load(from, unit(first + idx));
+    let [keys, columns] = const { units::<T>() };
+    let [keys_at_once, columns_at_once] = const { at_once::<T>() };
+    // Warps have whole groups of units.
+    const {
+        let ([keys, columns], [keys_at_once, columns_at_once]) = (units::<T>(), at_once::<T>());
+        assert!(
+            !T::TRANSPOSES
+                || keys.is_multiple_of(keys_at_once) && columns.is_multiple_of(columns_at_once)
+        );
+    }
+    let mut key = warp * keys_at_once;
+    while key < keys {
+        for turn in 0..columns / columns_at_once {
+            let unit = |idx: u32| {
+                (
+                    key + idx / columns_at_once,
+                    turn * columns_at_once + idx % columns_at_once,
+                )
+            };
+            let mut loaded = [[0; 4]; 4];
+            // SAFETY: the caller's contract.
+            unsafe {
+                for idx in 0..keys_at_once * columns_at_once {
+                    loaded[idx as usize] = places.load(from, unit(idx));
+                }
+                for idx in 0..keys_at_once * columns_at_once {
+                    places.store(to, unit(idx), loaded[idx as usize]);
+                }
             }
-            for idx in 0..AT_ONCE {
-                places.store(to, unit(first + idx), loaded[idx as usize]);
-            }
         }
+        key += T::TRANSPOSERS * keys_at_once;
     }
 }
 
