@@ -39,7 +39,7 @@ pub use block_mask::{BLOCK_MULTIPLE, BlockMap, FULL_BLOCK, HIDDEN_BLOCK, PARTIAL
 pub use clear::ClearParams;
 pub use combine::{CombineParams, SplitKv};
 pub use dequantize::DequantizeParams;
-pub use descale::{Descale, Descales, SCALE_ROWS, ScaleStrides};
+pub use descale::{Descales, SCALE_ROWS, ScaleStrides};
 pub use divisors::Divisors;
 pub use dropout::DropoutParams;
 pub use flash1::Flash1ForwardParams;
@@ -137,8 +137,12 @@ parameters! {
         pub split: SplitKv = Within,
         /// See `split`.
         pub lengths: Lengths = Within,
-        /// For kernels for keys and values in 8 bits: their scales.
-        pub descale: Descale = Within,
+        /// For kernels for keys and values in 8 bits: their scales. Where pages have their own, `strides_k` is that of the heads of a page.
+        pub descales: Descales = Within,
+        /// From one page's scales of k, and of v, to the next's, in scales. 0: pages have none of their own.
+        pub page_scales: u32,
+        /// 0.
+        pub reserved: u32,
         /// For decode kernels, with sequences of different lengths.
         pub divisors: Divisors,
         /// The inputs of an expression that edits the scores.
@@ -301,7 +305,7 @@ parameters! {
 const _: () = assert!(size_of::<TensorView>() == 32 && size_of::<Shape>() == 32);
 const _: () = assert!(
     size_of::<ForwardParams>()
-        == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 56 + 48 + 24 + 40 + 304 + 16 + 40 + 8
+        == 4 * 32 + 8 + 32 + 12 + 8 + 20 + 40 + 40 + 24 + 56 + 48 + 48 + 8 + 40 + 304 + 16 + 40 + 8
 );
 const _: () = assert!(
     size_of::<TmaForwardParams>()

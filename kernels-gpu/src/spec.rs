@@ -48,6 +48,8 @@ macro_rules! for_each_constant {
             OF16 o_f16 "o_f16";
             /// The same: o is f32.
             OF32 o_f32 "o_f32";
+            /// In a kernel for keys and values in 8 bits: q has 8 bits, too.
+            QE4m3 q_e4m3 "q_e4m3";
             /// Where q, k and v have 8 bits: scales are of blocks of rows. See [`crate::params::SCALE_ROWS`].
             ScaleBlocks scale_blocks "scale_blocks";
             /// Products of f32 are as exact as sums in f32 allow, instead of in tf32: see [`crate::tile::tf32`].

@@ -66,15 +66,20 @@ pub(super) fn dtype_of_all(kinds: &[Kind], checked: &Checked) -> Result<(), Reas
     }
 }
 
-/// The refusal of a type that no kernel takes. An algorithm's kernels for keys and values in 8 bits may take fewer types than its others.
+/// The refusal of a type that no kernel takes. An algorithm's kernels for numbers in 8 bits may take fewer types than its others.
 fn refused_dtype(checked: &Checked) -> Reason {
     let given = checked.problem().dtype();
-    match checked.problem().fp8_kv() {
-        Some(_) => Reason::DtypeBeside {
+    let (cache, all) = (checked.problem().fp8_kv(), checked.problem().fp8());
+    match (cache, all) {
+        (Some(_), _) => Reason::DtypeBeside {
             given,
             beside: "keys and values in e4m3",
         },
-        None => Reason::Dtype { given },
+        (None, Some(_)) => Reason::DtypeBeside {
+            given,
+            beside: "q, k and v in e4m3",
+        },
+        (None, None) => Reason::Dtype { given },
     }
 }
 
@@ -233,10 +238,11 @@ fn score(variant: &Variant, checked: &Checked) -> Result<(), Reason> {
     if !asked || variant.takes(Constant::Score) {
         return Ok(());
     }
-    let beside = match (problem.fp8_kv(), problem.values_in_keys()) {
-        (Some(_), _) => Some("keys and values in 8 bits"),
-        (None, true) => Some("values in the keys"),
-        (None, false) => None,
+    let beside = match (problem.fp8_kv(), variant.kind, problem.values_in_keys()) {
+        (Some(_), ..) => Some("keys and values in 8 bits"),
+        (None, Kind::ForwardE4m3, _) => Some("q, k and v in 8 bits"),
+        (None, _, true) => Some("values in the keys"),
+        (None, _, false) => None,
     };
     Err(Reason::Score { beside })
 }

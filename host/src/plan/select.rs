@@ -55,7 +55,7 @@ pub fn kinds(algorithm: Algorithm, pass: Pass) -> &'static [Kind] {
     }
 }
 
-/// The kernels of flash2's forward pass over keys and values in 8 bits.
+/// The kernels of flash2's forward pass over keys and values in 8 bits, with queries of 16 bits or of 8.
 const FP8_KV: &[Kind] = &[Kind::ForwardE4m3];
 
 /// The kernels of flash3's forward pass with values that are the first columns of the keys.
@@ -71,8 +71,7 @@ pub(super) fn select(
     let mut chosen = None;
     let mut candidates = Vec::new();
     let mut algorithms = Algorithm::BY_PREFERENCE;
-    if decode::beats_flash3(checked, device) || lengths::begin_at_any_row(checked) {
-        // Also where flash3 would begin a copy for every row of K and V; flash2 looks rows up anyway.
+    if decode::beats_flash3(checked, device) || looks_rows_up(checked) {
         algorithms.sort_by_key(|&algorithm| algorithm != Algorithm::Flash2);
     }
     for algorithm in algorithms {
@@ -105,6 +104,11 @@ pub(super) fn select(
     }
 }
 
+/// Whether flash3 would begin a copy for every row of K and V; flash2 looks rows up anyway. In 8 bits flash2 has tiles for few queries alone.
+fn looks_rows_up(checked: &Checked) -> bool {
+    checked.problem().fp8().is_none() && lengths::begin_at_any_row(checked)
+}
+
 /// The kernels of one algorithm, with the reason why the default tile shape's do not run if others do; or why the algorithm cannot run.
 fn kernels(
     algorithm: Algorithm,
@@ -121,17 +125,14 @@ fn kernels(
         return Err(Reason::NoWeights);
     }
     let problem = checked.problem();
-    let kinds = match problem.fp8_kv() {
-        None if problem.fp8().is_some() && !runs_on_cpu && algorithm != Algorithm::Flash3 => {
-            return Err(Reason::Fp8);
-        }
-        Some(_) if runs_on_cpu => &[],
-        Some(_) if algorithm == Algorithm::Flash2 => FP8_KV,
-        Some(_) => return Err(Reason::Fp8Kv),
-        None if checked.problem().values_in_keys() && algorithm == Algorithm::Flash3 => {
-            VALUES_IN_KEYS
-        }
-        None => kinds(algorithm, pass),
+    let in_8_bits = (problem.fp8_kv().is_some(), problem.fp8().is_some());
+    let kinds = match (algorithm, in_8_bits) {
+        _ if runs_on_cpu => &[],
+        (Algorithm::Flash2, (true, _) | (_, true)) => FP8_KV,
+        (_, (true, _)) => return Err(Reason::Fp8Kv),
+        (Algorithm::Flash3, _) if problem.values_in_keys() => VALUES_IN_KEYS,
+        (Algorithm::Flash3, _) | (_, (_, false)) => kinds(algorithm, pass),
+        (_, (_, true)) => return Err(Reason::Fp8),
     };
     if kinds.is_empty() && !runs_on_cpu {
         return Err(Reason::NotBuilt { pass });
@@ -264,6 +265,9 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileSha
     // Where lengths differ, most of the work is in the longest sequences.
     let longest = checked.problem().seqlen_q() as u64;
     let seqlen_q = longest.min(4 * problem.seqlen_q() as u64);
+    if kinds == FP8_KV {
+        return vec![TileShape::Compact];
+    }
     if checked.problem().fp8().is_some() {
         let long = match problem.work() {
             Work::Even => thresholds.wide_queries_e4m3,

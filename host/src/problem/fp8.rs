@@ -4,8 +4,9 @@ use std::fmt;
 
 use ferroflash_kernels::params::{SCALE_ROWS, ScaleStrides};
 
-/// Queries, keys and values are 8-bit floating-point numbers of the format e4m3 (OCP 8-bit Floating Point Specification; `float8::F8E4M3`), and both products
-/// are multiplied in 8 bits (FlashAttention-3, section 3.3): S = Q Kᵀ, and P V, for which P is rounded to e4m3, too. The problem's type is that of o. The value
+/// Queries, keys and values are 8-bit floating-point numbers of the format e4m3 (OCP 8-bit Floating Point Specification; `float8::F8E4M3`), and flash3 multiplies
+/// both products in 8 bits (FlashAttention-3, section 3.3): S = Q Kᵀ, and P V, for which P is rounded to e4m3, too. Few queries run on flash2's decode kernel, which
+/// divides keys and multiplies in 16 bits. The problem's type is that of o. The value
 /// of an element of q is the element times a scale, from [`Inputs::q_descale`](crate::Inputs::q_descale); likewise for k and v.
 ///
 /// [`Attention::backward`](crate::Attention::backward) takes q, k and v out of 8 bits first: what they stand for, rounded to the problem's type, which its products and
@@ -46,7 +47,7 @@ pub enum Fp8 {
     /// `blocks` is seqlen_q / [`Fp8::BLOCK`], rounded up, for q, and the same of seqlen_k for k and v; at least 1. seqlen_q and seqlen_k are the problem's, so a
     /// shorter sequence leaves its last scales unused. In pages rows are counted through the sequence, too.
     ///
-    /// A great number then takes range from its block alone. On a GPU the forward pass is flash3's, and has [`Fp8Sums::TwoLevels`]: a block of
+    /// A great number then takes range from its block alone. On a GPU flash3's forward pass has [`Fp8Sums::TwoLevels`]: a block of
     /// values has its scale where its sum is added to o.
     PerBlock,
 }
@@ -143,7 +144,7 @@ impl ScaleLayout {
 
 /// How P V is summed over the keys in 8 bits on a GPU. Tensor cores of Hopper sum products of 8-bit numbers with 14 bits, and cut what is below: a sum over
 /// thousands of keys whose values have a mean comes out too small, by 2 % over 2 thousand keys, 10 % over 8 thousand, 18 % over 16 thousand
-/// (docs/src/fp8.md). A CPU sums in f32. Set by [`ProblemBuilder::fp8_sums`](crate::ProblemBuilder::fp8_sums); the rest is as in the example of [`Fp8`].
+/// (docs/src/fp8.md). A CPU sums in f32, and so does flash2's decode kernel. Set by [`ProblemBuilder::fp8_sums`](crate::ProblemBuilder::fp8_sums); the rest is as in the example of [`Fp8`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Fp8Sums {
     /// A block of keys has a sum of its own, which is added to o in f32: 0.1 % too small, however many keys there are. The default, and the only one with

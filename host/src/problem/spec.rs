@@ -68,6 +68,7 @@ impl Problem {
         let spec = with(spec, has_gradient, Constant::ScoreGradient);
         let spec = with(spec, self.block_mask.is_some(), Constant::BlockMask);
         let in_8_bits = self.fp8.is_some();
+        let spec = with(spec, in_8_bits, Constant::QE4m3);
         let spec = with(spec, in_8_bits && self.dtype == Dtype::F16, Constant::OF16);
         let spec = with(spec, in_8_bits && self.dtype == Dtype::F32, Constant::OF32);
         let of_blocks = self.fp8 == Some(Fp8::PerBlock);

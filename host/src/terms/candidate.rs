@@ -111,7 +111,7 @@ pub enum Reason {
     },
     /// Keys and values in 8 bits are read by other kernels.
     Fp8Kv,
-    /// No kernel of it multiplies q, k and v in 8 bits.
+    /// No kernel of it takes q, k and v in 8 bits.
     Fp8,
     /// A tile of keys would have scales of two blocks: [`Fp8::PerBlock`](crate::Fp8::PerBlock).
     ScaleBlocks {
@@ -293,7 +293,7 @@ impl fmt::Display for Reason {
             Reason::Dropout => f.write_str("it drops no weights"),
             Reason::NotRead { argument } => write!(f, "no kernel of it reads {argument}"),
             Reason::Fp8Kv => f.write_str("no kernel of it reads keys and values in e4m3"),
-            Reason::Fp8 => f.write_str("no kernel of it multiplies q, k and v in e4m3"),
+            Reason::Fp8 => f.write_str("no kernel of it reads q, k and v in e4m3"),
             Reason::ScaleBlocks { block_k, rows } => write!(
                 f,
                 "its tiles of {block_k} keys do not lie within blocks of {rows} keys that share a scale"

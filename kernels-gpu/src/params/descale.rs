@@ -1,20 +1,6 @@
-//! Parameters for the scales of keys and values in 8 bits.
+//! Parameters for the scales of queries, keys and values in 8 bits.
 
 use super::parameters;
-
-parameters! {
-    /// Scales: the value of an element of k is the element times its scale, likewise for v.
-    pub struct Descale {
-        /// `f32 [batch, heads_k]`, or `f32 [n_pages, heads_k]`: of keys.
-        pub k: u64 = Vector(KDescale),
-        /// The same for values.
-        pub v: u64 = Vector(VDescale),
-        /// 1 if each page has scales, 0 if each sequence has.
-        pub by_page: u32,
-        /// 0.
-        pub reserved: u32,
-    }
-}
 
 /// Rows of a sequence that share a scale where scales are of blocks. Tiles of so many keys, or of a divisor of it, lie within one block; so do the 64 queries of a
 /// consumer, in tiles of any number of consumers.
@@ -48,9 +34,9 @@ impl ScaleStrides {
 }
 
 parameters! {
-    /// Scales of q, k and v where all have 8 bits: the value of an element is the element times its scale.
+    /// Scales of what has 8 bits, of k and v or of all three: the value of an element is the element times its scale.
     pub struct Descales {
-        /// Of queries: those that share a head of keys have one scale. 0: all are 1.
+        /// Of queries: those that share a head of keys have one scale. 0: all are 1, as where queries have no 8 bits.
         pub q: u64 = Vector(QDescale),
         /// Of keys.
         pub k: u64 = Vector(KDescale),
@@ -63,4 +49,4 @@ parameters! {
     }
 }
 
-const _: () = assert!(size_of::<Descale>() == 24 && size_of::<Descales>() == 3 * 8 + 2 * 12);
+const _: () = assert!(size_of::<Descales>() == 3 * 8 + 2 * 12);

@@ -13,7 +13,7 @@ use crate::params::{
 };
 use crate::spec::Constant::{
     BlockMask, Dropout, EditPartial, FullPrecision, HeadScale, HeadSplits, Lengths, OF16, OF32,
-    PadColumns, Pages, ScaleBlocks, Score, ScoreGradient, Sinks, SplitKv,
+    PadColumns, Pages, QE4m3, ScaleBlocks, Score, ScoreGradient, Sinks, SplitKv,
 };
 use crate::spec::{Constant, Spec};
 
@@ -34,7 +34,7 @@ impl Kind {
         match self {
             // Few queries wait for memory: tiles have no registers for what edits scores.
             Kind::Forward if matches!(tiles, TileShape::Compact) => FEW_QUERIES,
-            Kind::ForwardE4m3 => FEW_QUERIES,
+            Kind::ForwardE4m3 => FEW_QUERIES.and(Spec::of(&[QE4m3, ScaleBlocks])),
             Kind::Forward => BAND.and(blocks).and(Spec::of(&[
                 Lengths,
                 Pages,

@@ -40,6 +40,14 @@ pub(super) const PACKED_CAUSAL_SPLIT_SINKS: Spec = PACKED_CAUSAL_SPLIT.with(Cons
 pub(super) const SCALE_BLOCKS: Spec = Spec::PLAIN.with(Constant::ScaleBlocks);
 pub(super) const CAUSAL_SCALE_BLOCKS: Spec = CAUSAL.with(Constant::ScaleBlocks);
 pub(super) const PACKED_CAUSAL_SCALE_BLOCKS: Spec = PACKED_CAUSAL.with(Constant::ScaleBlocks);
+pub(super) const Q_E4M3: Spec = Spec::PLAIN.with(Constant::QE4m3);
+pub(super) const Q_E4M3_CAUSAL_PAGES_SPLIT_PADDED: Spec =
+    CAUSAL_PAGES_SPLIT_PADDED.with(Constant::QE4m3);
+pub(super) const Q_E4M3_PACKED_CAUSAL_SPLIT_SINKS: Spec =
+    PACKED_CAUSAL_SPLIT_SINKS.with(Constant::QE4m3);
+pub(super) const Q_E4M3_CAUSAL_PAGES_SPLIT_SCALE_BLOCKS: Spec = CAUSAL_PAGES_SPLIT
+    .with(Constant::QE4m3)
+    .with(Constant::ScaleBlocks);
 pub(super) const FULL_PRECISION: Spec = Spec::PLAIN.with(Constant::FullPrecision);
 pub(super) const CAUSAL_FULL_PRECISION: Spec = CAUSAL.with(Constant::FullPrecision);
 pub(super) const PACKED_CAUSAL_PADDED_FULL_PRECISION: Spec =
@@ -71,6 +79,10 @@ const OF_SPLITS: &[Spec] = &[
 
 /// Of flash2's tiles for few queries.
 const OF_FEW: &[Spec] = &[
+    Q_E4M3,
+    Q_E4M3_CAUSAL_PAGES_SPLIT_PADDED,
+    Q_E4M3_PACKED_CAUSAL_SPLIT_SINKS,
+    Q_E4M3_CAUSAL_PAGES_SPLIT_SCALE_BLOCKS,
     Spec::PLAIN,
     CAUSAL,
     WINDOW,
@@ -270,7 +282,7 @@ pub fn specs(variant: &Variant) -> &'static [Spec] {
         (Kind::TmaForward, TileShape::Wide | TileShape::OneLevel) => {
             those_it_takes(variant, OF_WIDE)
         }
-        (Kind::Forward | Kind::ForwardE4m3, TileShape::Compact) => OF_FEW,
+        (Kind::Forward | Kind::ForwardE4m3, TileShape::Compact) => those_it_takes(variant, OF_FEW),
         (Kind::Forward, _) => those_it_takes(variant, OF_FLASH2),
         (Kind::TmaForward | Kind::TmaForwardMla, TileShape::Compact | TileShape::Grouped) => {
             those_it_takes(variant, OF_SPLITS)
@@ -310,12 +322,13 @@ fn specs_of_profiled(variant: &Variant) -> &'static [Spec] {
     }
 }
 
-/// The specs but for those at the front that ask for full precision, where the kernel is not of f32, or for scales of blocks, where it has none, those behind them that have a block mask, where it takes
+/// The specs but for those at the front that ask for full precision, where the kernel is not of f32, for queries in 8 bits, which it may not take, or for scales of blocks, where it has none, those behind them that have a block mask, where it takes
 /// none, and those behind them that have dropout, where it drops nothing. A kernel of f32 takes block masks, and one that does drops weights.
 fn those_it_takes(variant: &Variant, specs: &'static [Spec]) -> &'static [Spec] {
     match specs {
         [first, others @ ..]
             if first.has(Constant::FullPrecision) && !matches!(variant.dtype, Some(Dtype::F32))
+                || first.has(Constant::QE4m3) && !variant.takes(Constant::QE4m3)
                 || first.has(Constant::ScaleBlocks) && !variant.takes(Constant::ScaleBlocks)
                 || first.has(Constant::BlockMask) && !variant.takes(Constant::BlockMask)
                 || first.has(Constant::Dropout) && !variant.takes(Constant::Dropout) =>

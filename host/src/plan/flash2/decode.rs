@@ -2,11 +2,12 @@
 
 use ferroflash_kernels::attention::divisor::Divisor;
 use ferroflash_kernels::params::{
-    Descale, Divisors, ForwardParams, Params, Schedule, SplitKv, TileList,
+    Descales, Divisors, ForwardParams, Params, ScaleStrides, Schedule, SplitKv, TileList,
 };
 use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::{TileShape, Variant};
 
+use crate::plan::flash3::forward::descales;
 use crate::plan::select::grid;
 use crate::plan::views::{scale, shape};
 use crate::plan::workspace::WorkspaceLayout;
@@ -21,7 +22,7 @@ pub fn prefers_decode(problem: &Problem, device: &DeviceInfo) -> bool {
 }
 
 /// Whether it is faster than flash3's: if lengths differ, since it makes no list of tiles, and if caches are large. Head_dims that it pads have not
-/// been measured.
+/// been measured. In 8 bits flash3 neither divides keys nor packs heads into a tile.
 pub fn beats_flash3(checked: &Checked, device: &DeviceInfo) -> bool {
     let problem = checked.problem();
     let bytes = [
@@ -36,10 +37,11 @@ pub fn beats_flash3(checked: &Checked, device: &DeviceInfo) -> bool {
     });
     let few = checked.pass() == Pass::Forward
         && prefers_decode(problem, device)
-        && [32, 64, 128].contains(&problem.head_dim())
         && problem.block_mask().is_none()
         && problem.edit_parts().is_none();
-    few && (checked.has_lengths() || bytes >= device.thresholds.large_cache_bytes)
+    let is_large = checked.has_lengths() || bytes >= device.thresholds.large_cache_bytes;
+    let beats_16_bits = [32, 64, 128].contains(&problem.head_dim()) && is_large;
+    few && (problem.fp8().is_some() || beats_16_bits)
 }
 
 /// Whether a kernel can work on a problem: in its tiles rows of different heads follow one another, and each sequence has the same number of tiles.
@@ -80,6 +82,24 @@ fn work(problem: &Problem, tiles: u64) -> u64 {
     let steps = (problem.seqlen_k() as u64).div_ceil(STEP_KEYS);
     let sequences = (problem.batch() as u64).next_multiple_of(LANES);
     steps.saturating_mul(sequences).saturating_mul(tiles.max(1))
+}
+
+/// Where the scales of q, k and v lie, of those that have 8 bits.
+fn scales(problem: &Problem) -> Descales {
+    let Some(of) = problem.fp8_kv() else {
+        return descales(problem);
+    };
+    Descales {
+        strides_k: ScaleStrides {
+            batch: match of {
+                Fp8Kv::PerSequence => problem.heads_k() as u32,
+                Fp8Kv::PerPage => 0,
+            },
+            head: 1,
+            block: 0,
+        },
+        ..Descales::default()
+    }
 }
 
 /// One launch, with a block for every split of every tile. If keys are divided among more tiles than there are counters, a second launch merges their results.
@@ -133,9 +153,10 @@ pub fn launches(
         pages,
         split,
         lengths: lengths::rows(problem),
-        descale: Descale {
-            by_page: u32::from(problem.fp8_kv() == Some(Fp8Kv::PerPage)),
-            ..Descale::default()
+        descales: scales(problem),
+        page_scales: match problem.fp8_kv() {
+            Some(Fp8Kv::PerPage) => problem.heads_k() as u32,
+            _ => 0,
         },
         divisors: Divisors {
             heads_k: Divisor::new(problem.heads_k() as u32),

@@ -1,7 +1,7 @@
-//! K and V in 8 bits, `e4m3`, each with a scale for its sequence or page and its head.
+//! K and V in 8 bits, `e4m3`, each with a scale for its sequence, page or block of keys and its head.
 //!
 //! Elements become `f16` on their way to the tensor cores, which is exact. So does Q, whose rows are multiplied by powers of 2 such
-//! that `f16` has room for them. A key's scale is multiplied onto its scores. A value's is multiplied onto its probabilities, in units of the
+//! that `f16` has room for them. Q in 8 bits needs no powers of 2: its rows' scales are multiplied onto their scores. A key's scale is multiplied onto its scores. A value's is multiplied onto its probabilities, in units of the
 //! greatest scale so far, so that `f16` has room for these, too; where the unit grows, O is multiplied like where m grows.
 //!
 //! A register that `ldmatrix` gives holds four elements where it would hold two. Of K these are four columns of one key: Q is read with its
@@ -26,7 +26,7 @@ use crate::tile::shared::LaneRows;
 use crate::tile::softmax::quad_max;
 use core::marker::PhantomData;
 
-/// K and V in `e4m3`, for queries of type `E`.
+/// K and V in `e4m3`, for queries of type `E`, or in `e4m3`, too.
 pub struct E4m3<E> {
     q: [[u32; 4]; MAX_STEPS],
     /// The factors of the scores of the lane's two rows.
@@ -72,7 +72,12 @@ impl<E: Element> Cache for E4m3<E> {
     #[inline(always)]
     unsafe fn new<T: Tiles>(p: &ForwardParams, tile: Tile, _: Stage) -> Self {
         // SAFETY: the caller's contract.
-        let [upper, lower] = unsafe { [0, 8].map(|row| row_of_q::<E, T>(p, tile, row)) };
+        let [upper, lower] = unsafe {
+            [0, 8].map(|row| match spec::q_e4m3() {
+                true => row_of_q_e4m3::<T>(p, tile, row),
+                false => row_of_q::<E, T>(p, tile, row),
+            })
+        };
         let mut q = [[0; 4]; MAX_STEPS];
         for (k, q) in q.iter_mut().enumerate().take(T::HEAD_DIM as usize / 16) {
             let ([a, c], [b, d]) = (upper.0[k], lower.0[k]);
@@ -210,6 +215,45 @@ unsafe fn row_of_q<E: Element, T: Tiles>(
         });
     }
     (pairs, inverse)
+}
+
+/// The same of Q in `e4m3`, as it is, and its scale; 0 for a row that the sequence does not have.
+///
+/// # Safety
+/// As [`Cache::new`].
+#[inline(always)]
+unsafe fn row_of_q_e4m3<T: Tiles>(
+    p: &ForwardParams,
+    tile: Tile,
+    row: u32,
+) -> ([[u32; 2]; MAX_STEPS], f32) {
+    let place = fragment::accumulator(special::lane_idx(), 0);
+    let PackedRow { head_idx, query } = tile.place(p, place.row + row);
+    let source = GlobalRows::of_elements(&p.q, tile.sequence, head_idx, 0, 1);
+    let inside = query < tile.rows_q.len;
+    let from = source.chunk(tile.rows_q.first + query, 0) + u64::from(place.col) * 2;
+    let steps = T::HEAD_DIM as usize / 16;
+    let mut pairs = [[0; 2]; MAX_STEPS];
+    if !inside {
+        return (pairs, 0.0);
+    }
+    let strides = p.descales.strides_q;
+    let mut scale = strides.first(tile.sequence, tile.kv_head_idx);
+    if spec::scale_blocks() {
+        scale += strides.block(query);
+    }
+    // SAFETY: the query is the sequence's; four columns of each 16 lie in its row, and the parameters say where its scale lies.
+    unsafe {
+        let scale = global::ld_global_f32(p.descales.q + u64::from(scale) * 4);
+        for (k, pairs) in pairs.iter_mut().enumerate().take(steps) {
+            if spec::pad_columns() && k as u32 * 16 >= p.shape.head_dim {
+                break;
+            }
+            let four = global::ld_global_u32(from + k as u64 * 16);
+            *pairs = [cvt_f16x2_e4m3x2(four), cvt_f16x2_e4m3x2(four >> 16)];
+        }
+        (pairs, scale)
+    }
 }
 
 /// The scales of the two keys whose scores fragment `n` has in this lane.

@@ -18,7 +18,7 @@ use crate::attention::divisor::Divisor;
 use crate::attention::mask::Band;
 use crate::config;
 use crate::kernels::common::sequence::band_of_lengths;
-use crate::params::ForwardParams;
+use crate::params::{ForwardParams, SCALE_ROWS};
 use crate::ptx::{barrier, cp_async, global, shuffle, spec, special};
 use crate::tile::copy::{self, BoundsChecked, Team};
 use crate::tile::element::Element;
@@ -168,9 +168,10 @@ pub(super) struct Keys {
     rows: [GlobalMatrix; 2],
     /// Where there are pages: the address of the sequence's entries of the table.
     table: u64,
-    /// Where K and V have scales: the sequence's and its head's, of K and of V; of pages that have their own, those of page 0.
+    /// Where K and V have scales: the sequence's and its head's, of K and of V; of pages that have their own, those of page 0; of blocks that do, those of
+    /// block 0.
     scales: [u64; 2],
-    /// Bytes from one page's scale to the next; 0 where a sequence has one.
+    /// Bytes from one page's scale to the next; 0 where pages have none of their own.
     page_scale_bytes: u32,
     /// Bytes from one page of K, and of V, to the next.
     page_bytes: [i64; 2],
@@ -212,15 +213,15 @@ impl Keys {
                     chunks: columns * C::ELEMENT_BYTES / 16,
                 }
             });
-        let by_page = spec::pages() && p.descale.by_page == 1;
-        let scale_idx = if by_page { 0 } else { tile.sequence };
-        let scale = u64::from(scale_idx) * u64::from(p.shape.heads_k) + u64::from(tile.kv_head_idx);
+        let scales = &p.descales;
+        let scale = scales.strides_k.first(tile.sequence, tile.kv_head_idx);
+        let scale = u64::from(scale) * 4;
         let entries = u64::from(tile.sequence) * u64::from(p.pages.columns);
         Keys {
             rows,
             table: p.pages.table + entries * 4,
-            scales: [p.descale.k + scale * 4, p.descale.v + scale * 4],
-            page_scale_bytes: if by_page { p.shape.heads_k * 4 } else { 0 },
+            scales: [scales.k + scale, scales.v + scale],
+            page_scale_bytes: p.page_scales * 4,
             page_bytes: [p.k.batch_stride, p.v.batch_stride]
                 .map(|n| n * i64::from(C::ELEMENT_BYTES)),
             n_pages: p.pages.n_pages,
@@ -270,7 +271,7 @@ impl Keys {
         // SAFETY: the caller's contract.
         unsafe {
             if C::SCALES_BYTES > 0 {
-                self.load_scales(stage);
+                self.load_scales(stage, chunk);
             }
             if spec::pages() {
                 if self.is_side_by_side {
@@ -319,14 +320,18 @@ impl Keys {
     }
 
     /// Begins the copies of a chunk's scales: half of the lanes those of K, the others those of V. Those of pages that the pool does not have
-    /// become 0.
+    /// become 0. A chunk lies within a block of keys that share a scale.
     #[inline(always)]
-    unsafe fn load_scales(&self, stage: Stage) {
+    unsafe fn load_scales(&self, stage: Stage, chunk: u32) {
+        const { assert!(SCALE_ROWS.is_multiple_of(ROWS)) };
         let lane = special::lane_idx();
         let inside = !spec::pages() || self.found.page < self.n_pages;
         let page = if inside { self.found.page } else { 0 };
-        let of_page = u64::from(page) * u64::from(self.page_scale_bytes);
-        let from = self.scales[usize::from(lane >= ROWS)] + of_page;
+        let mut from = self.scales[usize::from(lane >= ROWS)];
+        from += u64::from(page) * u64::from(self.page_scale_bytes);
+        if spec::scale_blocks() {
+            from += u64::from(chunk * ROWS / SCALE_ROWS) * 4;
+        }
         // SAFETY: the caller's contract. What is not there is not read; its address is a valid one.
         unsafe {
             cp_async::cp_async_ca_4(stage.scales + lane * 4, from, if inside { 4 } else { 0 });
