@@ -4,7 +4,7 @@ conformance::merge_suite!(conformance::subject::CPU);
 conformance::append_suite!(conformance::subject::CPU);
 conformance::quantize_suite!(conformance::subject::CPU);
 conformance::fp8_suite!(conformance::subject::CPU, Tiled);
-conformance::e4m3_suite!(conformance::subject::CPU, Tiled);
+conformance::e4m3_suite!(conformance::subject::CPU, Tiled, few: Tiled);
 conformance::mla_suite!(conformance::subject::CPU, Tiled);
 conformance::pages_suite!(conformance::subject::CPU { pages: Tiled });
 conformance::scores_suite!(conformance::subject::CPU { scores: Tiled });

@@ -34,7 +34,7 @@ conformance::merge_suite!(conformance::subject::CUDA);
 conformance::append_suite!(conformance::subject::CUDA);
 conformance::quantize_suite!(conformance::subject::CUDA);
 conformance::fp8_suite!(conformance::subject::CUDA, Flash2);
-conformance::e4m3_suite!(conformance::subject::CUDA, Flash3, wide: conformance::subject::CUDA_WIDE_SOON);
+conformance::e4m3_suite!(conformance::subject::CUDA, Flash3, few: Flash2, wide: conformance::subject::CUDA_WIDE_SOON);
 conformance::mla_suite!(conformance::subject::CUDA_OF_FEW_SMS, Flash3);
 conformance::pages_suite!(conformance::subject::CUDA_OF_FEW_SMS {
     pages: Flash3,

@@ -37,7 +37,7 @@ conformance::merge_suite!(conformance::subject::EMULATED_HOPPER);
 conformance::append_suite!(conformance::subject::EMULATED_HOPPER);
 conformance::quantize_suite!(conformance::subject::EMULATED_HOPPER);
 conformance::fp8_suite!(conformance::subject::EMULATED_HOPPER, Flash2);
-conformance::e4m3_suite!(conformance::subject::EMULATED_HOPPER, Flash3, wide: conformance::subject::EMULATED_WIDE_SOON);
+conformance::e4m3_suite!(conformance::subject::EMULATED_HOPPER, Flash3, few: Flash2, wide: conformance::subject::EMULATED_WIDE_SOON);
 conformance::mla_suite!(conformance::subject::EMULATED_HOPPER, Flash3);
 conformance::pages_suite!(conformance::subject::EMULATED_HOPPER {
     pages: Flash3,

@@ -11,6 +11,7 @@ use ferroflash::{
 };
 
 mod backward;
+mod fp8;
 mod launches;
 mod limits;
 mod mask_map;

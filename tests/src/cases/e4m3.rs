@@ -8,7 +8,7 @@ use rand::{Rng, SeedableRng};
 
 use super::base::one_in;
 use super::scores::{Of, Rule, ScoreCase};
-use super::{Case, base, sinks};
+use super::{Case, MASKS, base, decode, sinks};
 use crate::edits::Edits;
 use crate::lengths::Span;
 
@@ -37,6 +37,9 @@ pub const BLOCK: usize = 128;
 
 /// head_dims of the kernels, and some that they pad.
 const HEAD_DIMS: [usize; 8] = [128, 64, 80, 192, 96, 256, 16, 176];
+
+/// head_dims of flash2's kernels for few queries, and some that they pad.
+const HEAD_DIMS_OF_FEW: [usize; 5] = [64, 128, 32, 96, 16];
 
 /// Types of o.
 const DTYPES: [Dtype; 3] = [Dtype::Bf16, Dtype::F16, Dtype::F32];
@@ -103,6 +106,55 @@ pub fn gradients() -> Vec<E4m3Case> {
         }
     };
     cases.into_iter().enumerate().map(gradients).collect()
+}
+
+/// Few queries, whose heads share tiles.
+pub fn few_queries() -> Vec<E4m3Case> {
+    few(decode::all())
+}
+
+/// The same of sequences of lengths of their own, and with sinks.
+pub fn few_lengths() -> Vec<E4m3Case> {
+    few([decode::lengths(), sinks::few()].concat())
+}
+
+/// The same with keys divided into splits. Of many queries, too: they and their keys have scales of several blocks.
+pub fn few_splits() -> Vec<E4m3Case> {
+    let sizes = [(1, 1), (2, 300), (3, 513), (4, 700), (150, 300)];
+    let masks = MASKS.into_iter().cycle();
+    let groups = sizes.into_iter().zip(masks).map(|(sizes, mask)| {
+        let case = Case::new(Dtype::Bf16, mask, 64, sizes.0, sizes.1);
+        let case = Case {
+            split_kv: Some(128),
+            ..case.heads(2, 16, 2)
+        };
+        // Each with scales of blocks, of heads and of a tensor.
+        [case; 3]
+    });
+    let groups = groups.flatten().enumerate();
+    let groups = groups.map(|(seed, case)| Case {
+        seed: seed as u64,
+        ..case
+    });
+    let sets = [decode::splits(), sinks::splits(), groups.collect()];
+    few(sets.concat())
+}
+
+/// For flash2's kernels of few queries.
+fn few(cases: Vec<Case>) -> Vec<E4m3Case> {
+    let in_8_bits = |(at, case): (usize, Case)| {
+        let head_dim = HEAD_DIMS_OF_FEW[at % HEAD_DIMS_OF_FEW.len()];
+        E4m3Case {
+            scales: [Fp8::PerBlock, Fp8::PerHead, Fp8::PerTensor][at % 3],
+            case: case.columns(head_dim, head_dim),
+            sums: Fp8Sums::TwoLevels,
+            in_pages: false,
+            rule: None,
+            backward: false,
+        }
+    };
+    let cases = cases.into_iter().filter(decode::is_decode).enumerate();
+    cases.map(in_8_bits).collect()
 }
 
 /// For the tiles of long sequences.

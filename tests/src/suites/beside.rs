@@ -182,15 +182,20 @@ macro_rules! fp8_suite {
             $crate::set!(all, $subject, ALGORITHM, Strata, Fp8 fp8::all);
 
             $crate::set!(splits, $subject, ALGORITHM, Strata, Fp8 fp8::splits);
+
+            $crate::set!(queries, $subject, ALGORITHM, Sixth, Fp8 fp8::queries);
         }
     };
 }
 
-/// Makes the tests of queries, keys and values in 8 bits: on a subject, and, if there is one, on one that takes wide tiles of any number of queries.
+/// Makes the tests of queries, keys and values in 8 bits: on a subject, with the algorithm of few queries apart, and, if there is one, on one that takes wide tiles
+/// of any number of queries.
 #[macro_export]
 macro_rules! e4m3_suite {
-    ($subject:path, $algorithm:ident $(, wide: $wide:path)?) => {
+    ($subject:path, $algorithm:ident, few: $few:ident $(, wide: $wide:path)?) => {
         mod e4m3 {
+            const OF_FEW: ferroflash::Algorithm = ferroflash::Algorithm::$few;
+
             const ALGORITHM: ferroflash::Algorithm = ferroflash::Algorithm::$algorithm;
 
             $crate::set!(all, $subject, ALGORITHM, Sixth, E4m3 $crate::cases::e4m3::all);
@@ -204,6 +209,12 @@ macro_rules! e4m3_suite {
             $crate::set!(per_block, $subject, ALGORITHM, Sixth, E4m3 $crate::cases::e4m3::per_block);
 
             $crate::set!(per_block_gradients, $subject, ALGORITHM, Sixth, E4m3 $crate::cases::e4m3::per_block_gradients);
+
+            $crate::set!(few_queries, $subject, OF_FEW, Sixth, E4m3 $crate::cases::e4m3::few_queries);
+
+            $crate::set!(few_lengths, $subject, OF_FEW, Sixth, E4m3 $crate::cases::e4m3::few_lengths);
+
+            $crate::set!(few_splits, $subject, OF_FEW, Sixth, E4m3 $crate::cases::e4m3::few_splits);
 
             $(
                 $crate::set!(wide, $wide, ALGORITHM, Sixth, E4m3 $crate::cases::e4m3::wide);

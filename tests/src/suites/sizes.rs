@@ -11,7 +11,7 @@ macro_rules! thresholds_suite {
 
             mod apart {
                 use super::*;
-                use $crate::cases::{decode, fp8, mla, pages, short, thresholds};
+                use $crate::cases::{decode, e4m3, fp8, mla, pages, short, thresholds};
 
                 $crate::set!(decode_splits, $apart, Flash2, Sixth, Plain decode::splits);
                 $crate::set!(decode_lengths, $apart, Flash2, Sixth, Plain decode::lengths);
@@ -22,6 +22,7 @@ macro_rules! thresholds_suite {
                 $crate::set!(paged_splits_flash2, $apart, Flash2, Sixth, Pages pages::splits);
                 $crate::set!(fp8_all, $apart, Flash2, Sixth, Fp8 fp8::all);
                 $crate::set!(fp8_splits, $apart, Flash2, Sixth, Fp8 fp8::splits);
+                $crate::set!(e4m3_splits, $apart, Flash2, Sixth, E4m3 e4m3::few_splits);
                 $crate::set!(mla_splits, $apart, Flash3, Sixth, Latent mla::splits);
                 $crate::set!(mla_lengths, $apart, Flash3, Sixth, Latent mla::lengths);
                 $crate::set!(mla_windows, $apart, Flash3, Sixth, Latent thresholds::mla_windows);
@@ -29,8 +30,9 @@ macro_rules! thresholds_suite {
 
             mod many_sms {
                 use super::*;
-                use $crate::cases::{decode, fp8, mla, pages, thresholds};
+                use $crate::cases::{decode, e4m3, fp8, mla, pages, thresholds};
 
+                $crate::set!(e4m3_lengths, $many_sms, Flash2, Sixth, E4m3 e4m3::few_lengths);
                 $crate::set!(decode_lengths, $many_sms, Flash2, Sixth, Plain decode::lengths);
                 $crate::set!(pages_flash2, $many_sms, Flash2, Sixth, Pages pages::all);
                 $crate::set!(fp8_all, $many_sms, Flash2, Sixth, Fp8 fp8::all);

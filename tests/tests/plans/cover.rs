@@ -150,6 +150,7 @@ fn hold_launch(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
             let tiles = rows.div_ceil(tile_config.block_q.into()) * heads_k;
             assert_eq!(grid, tiles * u64::from(params.split.n.max(1)));
             hold_splits(plan, launch, params.split);
+            hold_scales(problem, &params.descales);
         }
         Params::Forward(params) => {
             let schedule = &params.schedule;
@@ -250,7 +251,7 @@ fn hold_scales(problem: &Problem, descales: &Descales) {
     }
 }
 
-/// Where scales are of blocks, tiles of keys lie within one. Wide ones of head_dim 64 do not, and the plan says so.
+/// Where scales are of blocks, flash3's tiles of keys lie within one. Wide ones of head_dim 64 do not, and the plan says so. Of flash2's tiles each chunk of 16 keys does.
 #[test]
 fn tiles_lie_within_blocks_of_scales() {
     let device = DeviceInfo::h200();
@@ -262,7 +263,15 @@ fn tiles_lie_within_blocks_of_scales() {
                 let problem = problem.fp8(Fp8::PerBlock).build().unwrap();
                 let place = Location::Cuda(0);
                 let checked = validate::without_tensors(&problem, Pass::Forward, place).unwrap();
-                let planned = plan(&checked, &device, Backend::Cuda, None).unwrap();
+                let of = |asked| plan(&checked, &device, Backend::Cuda, Some(asked));
+                if head_dim <= 128 {
+                    let few = of(Algorithm::Flash2).unwrap();
+                    assert!(few.launches[0].spec.has(Constant::ScaleBlocks));
+                    few.launches
+                        .iter()
+                        .for_each(|launch| hold_launch(&few, launch, &device));
+                }
+                let planned = of(Algorithm::Flash3).unwrap();
                 let long = seqlen >= 2048;
                 let refused = "its tiles of 192 keys do not lie within blocks of 128 keys";
                 let says_so = planned.to_string().contains(refused);
