@@ -10,14 +10,13 @@ TFLOP/s, and the ratio to the better peer. Scales are 1, one a tensor; cuDNN's o
 """
 
 import argparse
-import functools
 import os
 import random
 import statistics
 import sys
 
 import torch
-from ferroflash import _call, _native
+from ferroflash import _call
 
 E4M3, DEVICE = torch.float8_e4m3fn, "cuda"
 
@@ -27,16 +26,9 @@ def ours(sums):
 
     def make(q, k, v, causal):
         ones = torch.ones(k.shape[0], k.shape[2], device=DEVICE)
-        beside = _call.Beside.of({f"{name}_descale": ones for name in "qkv"})
-        forms = tuple(_call.Form.of(x) for x in (q, k, v))
-        inputs = tuple(_call.Form.of(x) for x in beside.tensors)
+        beside = _call.Beside.of({f"{name}_descale": ones for name in "qkv"})._replace(fp8_sums=sums)
         numbers = (None, None, q.shape[-1] ** -0.5, None, 0 if causal else None, 0)
-        problem = _native.Problem
-        _native.Problem = functools.partial(problem, fp8_sums=sums)
-        try:
-            plan = _call.Plan(forms, beside.with_tensors(inputs), numbers, None, "tensor")
-        finally:
-            _native.Problem = problem
+        plan = _call.plan(q, k, v, numbers, beside)
         return lambda: _call.forward(plan, q, k, v, beside)[0]
 
     return make

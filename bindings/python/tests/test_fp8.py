@@ -154,12 +154,14 @@ def test_packed_sequences_are_as_each_alone(device, head_dim, causal, hadamard):
     for at in range(len(LENGTHS)):
         rows, keys = (slice(int(x[at]), int(x[at + 1])) for x in ends)
         own = [x[r].detach()[None].requires_grad_() for x, r in zip(tensors, (rows, keys, keys))]
+        # On a GPU few queries are flash2's, which does not round P to 8 bits.
+        few = device == "cuda" and 2 * own[0].shape[1] <= 32
         alone, lse_alone = fp8.flash_attn_func(*own, causal=causal, hadamard=hadamard, return_attn_probs=True)
         pairs = [(o[rows], alone[0]), (lse[:, rows], lse_alone[0])]
         of_own = torch.autograd.grad(alone, own, d_o[rows][None])
         pairs += [(x[r], y[0]) for x, r, y in zip(gradients, (rows, keys, keys), of_own)]
         for x, y in pairs:
-            most_off = 2e-2 * y[y.isfinite()].abs().max().item() if y.isfinite().any() else 0
+            most_off = (8e-2 if few else 2e-2) * y[y.isfinite()].abs().max().item() if y.isfinite().any() else 0
             torch.testing.assert_close(x, y, rtol=0, atol=most_off)
         seen[0][rows], seen[1][keys] = True, True
     for x, of in ((o, seen[0]), (gradients[0], seen[0]), (gradients[1], seen[1]), (gradients[2], seen[1])):

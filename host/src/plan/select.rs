@@ -13,7 +13,7 @@ use super::{Algorithm, Backend, DeviceInfo, lengths, mask_map, schedule, short};
 use super::{Candidate, Outcome, Reason};
 use crate::arguments::Argument;
 use crate::error::PlanError;
-use crate::problem::Fp8Sums;
+use crate::problem::{Fp8, Fp8Sums};
 use crate::terms::constant;
 use crate::validate::{Checked, Pass};
 
@@ -257,7 +257,8 @@ fn optional_inputs(variants: &[&Variant], checked: &Checked) -> Result<(), Reaso
 
 /// The tile shapes, the preferred one first. In flash3's forward pass compact tiles pay if sequences are short ([`short`]), wide tiles if they are
 /// long (tests/benches/record) and there are several tiles for every SM. In its backward pass wide tiles pay at the head_dim they are made for, if
-/// sequences are long. In 8 bits wide tiles pay up to head_dim 128; sums of one level have tiles of their own, where they are faster than those.
+/// sequences are long. In 8 bits wide tiles pay up to head_dim 128; sums of one level have tiles of their own, where they are faster than those. Wide tiles of
+/// head_dim 64 have 192 keys, more than a block with a scale of its own.
 fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileShape> {
     let thresholds = &device.thresholds;
     let of_sms = |each: u64| each.saturating_mul(device.n_sms.into());
@@ -268,11 +269,12 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileSha
     if kinds == FP8_KV {
         return vec![TileShape::Compact];
     }
-    if checked.problem().fp8().is_some() {
+    if let Some(scales) = checked.problem().fp8() {
         let long = match problem.work() {
             Work::Even => thresholds.wide_queries_e4m3,
             Work::Growing | Work::Shrinking => thresholds.wide_queries_e4m3_masked,
         };
+        let has_wide = scales != Fp8::PerBlock || problem.head_dim() > 64;
         // Without a mask wide tiles of two levels are the faster ones at head_dim 128.
         let from = if problem.work() == Work::Even {
             128
@@ -280,7 +282,7 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileSha
             96
         };
         let one_level = problem.fp8_sums() == Fp8Sums::OneLevel && problem.head_dim() > from;
-        return match (seqlen_q >= long, one_level) {
+        return match (seqlen_q >= long && has_wide, one_level) {
             (false, _) => vec![TileShape::Default],
             (true, false) => vec![TileShape::Wide, TileShape::Default],
             (true, true) => vec![TileShape::OneLevel, TileShape::Default],

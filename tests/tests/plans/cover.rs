@@ -251,7 +251,7 @@ fn hold_scales(problem: &Problem, descales: &Descales) {
     }
 }
 
-/// Where scales are of blocks, flash3's tiles of keys lie within one. Wide ones of head_dim 64 do not, and the plan says so. Of flash2's tiles each chunk of 16 keys does.
+/// Where scales are of blocks, flash3's tiles of keys lie within one; wide ones of head_dim 64 do not. Of flash2's tiles each chunk of 16 keys does.
 #[test]
 fn tiles_lie_within_blocks_of_scales() {
     let device = DeviceInfo::h200();
@@ -272,15 +272,11 @@ fn tiles_lie_within_blocks_of_scales() {
                         .for_each(|launch| hold_launch(&few, launch, &device));
                 }
                 let planned = of(Algorithm::Flash3).unwrap();
-                let long = seqlen >= 2048;
-                let refused = "its tiles of 192 keys do not lie within blocks of 128 keys";
-                let says_so = planned.to_string().contains(refused);
-                assert_eq!(says_so, long && head_dim <= 64, "{planned}");
                 let launch = planned.launches.last().unwrap();
                 let spec = launch.spec;
                 assert!(spec.has(Constant::ScaleBlocks));
                 assert!(128u32.is_multiple_of(launch.variant.tile_config.block_k));
-                let wide = long && (65..=128).contains(&head_dim);
+                let wide = seqlen >= 2048 && (65..=128).contains(&head_dim);
                 assert_eq!(launch.variant.tiles == TileShape::Wide, wide, "{planned}");
                 let Params::TmaForward(params) = &launch.params else {
                     panic!("{planned}")

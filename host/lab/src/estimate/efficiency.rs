@@ -72,7 +72,7 @@ const FLASH3_E4M3_BLOCKS: Shares = &[
     (64, 0.21, 0.0),
     (96, 0.38, 0.0),
     (128, 0.41, 0.0),
-    (192, 0.46, 0.0),
+    (256, 0.46, 0.0),
 ];
 
 /// flash2 on H200 (record 2026-11-20). On H100 (tests/benches/notes/2026-11-25-scores-and-masks.md, 2k, full): 316 and 223 TFLOP/s at head_dim 256, 198
