@@ -92,6 +92,15 @@ pub fn fp8() -> impl TypedValueParser<Value = InEightBits> {
     ])
 }
 
+/// The word by which [`fp8`] takes these.
+pub fn fp8_word(of: InEightBits) -> &'static str {
+    match of {
+        (Fp8::PerBlock, _) => "blocks",
+        (_, Fp8Sums::OneLevel) => "one-level",
+        (_, Fp8Sums::TwoLevels) => "two-levels",
+    }
+}
+
 /// Takes an order of the backward pass's sums.
 pub fn order() -> impl TypedValueParser<Value = Order> {
     one_of(&[

@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use ferroflash::{
-    Algorithm, Backend, Device, Dtype, Fp8, Fp8Sums, Order, Pass, Precision, SplitKv,
-};
+use ferroflash::{Algorithm, Backend, Device, Dtype, Order, Pass, Precision, SplitKv};
 use ferroflash_lab::compare::{Figures, Line, own_reason};
 use ferroflash_lab::estimate::Gpu;
 use ferroflash_lab::words::{flops, pass_word};
@@ -14,6 +12,7 @@ use super::arguments::CacheLengths;
 use super::cases::Case;
 use super::subject::Variant;
 use crate::failure::Failure;
+use crate::words::fp8_word;
 
 /// One line of results.
 pub struct Row {
@@ -147,12 +146,11 @@ impl Row {
                 .map(|pages| format!("-page{}", pages.page_size())),
             given(problem.fp8_kv().is_some(), "-e4m3"),
             problem.fp8().map(|scales| {
-                let suffix = match (scales, problem.fp8_sums()) {
-                    (Fp8::PerBlock, _) => "-fp8-blocks",
-                    (_, Fp8Sums::TwoLevels) => "-fp8",
-                    (_, Fp8Sums::OneLevel) => "-fp8-one-level",
-                };
-                suffix.to_owned()
+                // What is usual is not named.
+                match fp8_word((scales, problem.fp8_sums())) {
+                    "two-levels" => "-fp8".to_owned(),
+                    word => format!("-fp8-{word}"),
+                }
             }),
             given(latent, "-latent"),
             given(!latent && columns_v != columns, &format!("-v{columns_v}")),

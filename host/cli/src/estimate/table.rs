@@ -1,6 +1,5 @@
 //! Predictions as tables and as JSON.
 
-use ferroflash::{Fp8, Fp8Sums};
 use ferroflash_lab::estimate::sweep::Case;
 use ferroflash_lab::estimate::{Estimate, Gpu, Roof};
 use ferroflash_lab::words::{fp8, head_dims, sizes};
@@ -8,6 +7,7 @@ use serde_json::json;
 
 use crate::failure::Failure;
 use crate::print::say;
+use crate::words::fp8_word;
 
 /// A table for each pass.
 pub fn print(gpu: &Gpu, cases: &[Case]) -> Result<(), Failure> {
@@ -151,11 +151,7 @@ pub fn print_json(gpu: &Gpu, cases: &[Case]) {
             let row = json!({
                 "gpu": gpu.name,
                 "dtype": problem.dtype().to_string(),
-                "fp8": problem.fp8().map(|scales| match (scales, problem.fp8_sums()) {
-                    (Fp8::PerBlock, _) => "blocks",
-                    (_, Fp8Sums::OneLevel) => "one-level",
-                    (_, Fp8Sums::TwoLevels) => "two-levels",
-                }),
+                "fp8": problem.fp8().map(|scales| fp8_word((scales, problem.fp8_sums()))),
                 "batch": problem.batch(),
                 "heads_q": problem.heads_q(),
                 "heads_k": problem.heads_k(),

@@ -57,7 +57,7 @@ pub enum EstimateError {
     },
     /// No kernel multiplies q, k and v in 8 bits on this GPU.
     #[error(
-        "no kernel multiplies q, k and v in 8 bits on {gpu}; allowed: compute capability 9.0, with head_dims that are multiples of 16 up to 256, and up to 192 with scales of blocks"
+        "no kernel multiplies q, k and v in 8 bits on {gpu}; allowed: compute capability 9.0, with head_dims that are multiples of 16 up to 256"
     )]
     Fp8 {
         /// The GPU's name.
