@@ -309,7 +309,7 @@ pub enum Kind {
     Append,
     /// Backward pass of flash2 and flash3, first, if no query may see some keys: clears their rows of dK and dV.
     Clear,
-    /// Not attention: the greatest magnitudes of a tensor's tiles.
+    /// Not attention: the greatest magnitudes of a tensor's tiles, or of each scale's tiles once these are there.
     Amax,
     /// Not attention: rounds a tensor to 8 bits.
     Quantize,

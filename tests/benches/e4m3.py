@@ -2,18 +2,23 @@
 """Times forward attention on q, k and v of e4m3: ferroflash (o in bfloat16; sums of two levels, and of one) beside cuDNN (o in e4m3) and
 FlashAttention-3 (o in bfloat16), whose sums have one.
 
-    PYTHONPATH=… e4m3.py [--cudnn FOLDER] [--fa3 FOLDER] [--cases "128:512,1024;64:16384"] [--rounds 3]
+    PYTHONPATH=… e4m3.py [--cudnn FOLDER] [--fa3 FOLDER] [--cases "128:512,1024;64:16384"] [--rounds 3] [--watts SECONDS]
 
 `--cudnn`: a folder with the package `cudnn` (nvidia-cudnn-frontend). `--fa3`: a folder with SGLang's flash_ops.abi3.so. Results are compared with
 float32 before they are timed; the peers of a case run in shuffled order, round after round, the L2 cache flushed before each call. A line has
 TFLOP/s, and the ratio to the better peer. Scales are 1, one a tensor; cuDNN's o is scaled by 32, out of e4m3's subnormal numbers.
+
+With `--watts` each peer then runs for so many seconds without a pause. Of the second half of them it says TFLOP/s, the clock of the SMs, the power and
+what the driver says holds the clock down (NVML: clock info, total energy, clocks event reasons).
 """
 
 import argparse
+import ctypes
 import os
 import random
 import statistics
 import sys
+import time
 
 import torch
 from ferroflash import _call
@@ -121,6 +126,68 @@ def time_of(run, flush, rep):
     return measured(max(3, min(300, int(rep / measured(3)))))
 
 
+class Nvml:
+    """The first device's meters, as NVIDIA's library of management reads them."""
+
+    SM_CLOCK = 1
+    # nvmlClocksEventReason…: the bits that matter here.
+    REASONS = {0x4: "power cap", 0x8: "hardware slowdown", 0x20: "thermal (software)", 0x40: "thermal (hardware)", 0x80: "power brake"}
+
+    def __init__(self):
+        self.library = ctypes.CDLL("libnvidia-ml.so.1")
+        self.device = ctypes.c_void_p()
+        self.library.nvmlInit_v2()
+        self.library.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self.device))
+
+    def read(self, function, kind, *arguments):
+        number = kind()
+        status = getattr(self.library, function)(self.device, *arguments, ctypes.byref(number))
+        if status != 0:
+            raise RuntimeError(f"{function}: {status}")
+        return number.value
+
+    def clock(self):
+        """MHz."""
+        return self.read("nvmlDeviceGetClockInfo", ctypes.c_uint, self.SM_CLOCK)
+
+    def joules(self):
+        """Since the driver was loaded."""
+        return self.read("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong) / 1e3
+
+    def limit(self):
+        """Watts."""
+        return self.read("nvmlDeviceGetEnforcedPowerLimit", ctypes.c_uint) / 1e3
+
+    def reasons(self):
+        bits = self.read("nvmlDeviceGetCurrentClocksEventReasons", ctypes.c_ulonglong)
+        return {name for bit, name in self.REASONS.items() if bits & bit}
+
+
+def steady(run, seconds, flops, nvml):
+    """TFLOP/s, MHz, watts and what holds the clock down, while calls follow each other without a pause."""
+    calls = max(1, int(50 / time_of(run, torch.empty(1, device=DEVICE), 20)))  # of 50 ms
+    clocks, reasons, done, begin = [], set(), 0, None
+    until = time.monotonic() + seconds
+    queued = []
+    while time.monotonic() < until:
+        for _ in range(calls):
+            run()
+        queued.append(torch.cuda.Event())
+        queued[-1].record()
+        if len(queued) > 2:
+            queued.pop(0).synchronize()
+            if begin is None and time.monotonic() > until - seconds / 2:
+                begin = time.monotonic(), nvml.joules()
+            elif begin is not None:
+                done += calls
+                clocks.append(nvml.clock())
+                reasons |= nvml.reasons()
+                end = time.monotonic(), nvml.joules()
+    torch.cuda.synchronize()
+    took = end[0] - begin[0]
+    return done * flops / took / 1e12, statistics.mean(clocks), (end[1] - begin[1]) / took, reasons
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cudnn", help="folder with the package cudnn")
@@ -130,7 +197,9 @@ def main():
     parser.add_argument("--width", type=int, default=2048, help="heads · head_dim")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rep", type=float, default=20, help="milliseconds of a round")
+    parser.add_argument("--watts", type=float, metavar="SECONDS", help="run each peer for so long, and read the meters")
     arguments = parser.parse_args()
+    nvml = Nvml() if arguments.watts else None
     peers = {"ferroflash": ours("two_levels"), "one level": ours("one_level")}
     if arguments.cudnn:
         sys.path.insert(0, arguments.cudnn)
@@ -168,6 +237,11 @@ def main():
             ratio = "".join(f", {name} {speed[name] / best:.3f}" for name in own) + " of the better peer" if best else ""
             figures = ", ".join(f"{name} {x:.0f} (off by {errors[name]:.4f})" for name, x in speed.items())
             print(f"head_dim {head_dim} seqlen {seqlen} {'causal' if causal else 'full'}: {figures}{ratio}", flush=True)
+            for name in random.sample(list(runs), len(runs)) if nvml else []:
+                tflops, clock, watts, reasons = steady(runs[name], arguments.watts, flops, nvml)
+                held = f", held down by {' and '.join(sorted(reasons))}" if reasons else ""
+                limit = f"{watts:.0f} W of {nvml.limit():.0f}, {watts / tflops:.2f} pJ/FLOP"
+                print(f"    {name}: {tflops:.0f} TFLOP/s, {clock:.0f} MHz, {limit}{held}", flush=True)
 
 
 if __name__ == "__main__":

@@ -258,7 +258,7 @@ fn optional_inputs(variants: &[&Variant], checked: &Checked) -> Result<(), Reaso
 /// The tile shapes, the preferred one first. In flash3's forward pass compact tiles pay if sequences are short ([`short`]), wide tiles if they are
 /// long (tests/benches/record) and there are several tiles for every SM. In its backward pass wide tiles pay at the head_dim they are made for, if
 /// sequences are long. In 8 bits wide tiles pay up to head_dim 128; sums of one level have tiles of their own, where they are faster than those. Wide tiles of
-/// head_dim 64 have 192 keys, more than a block with a scale of its own.
+/// head_dim 64 have 192 keys, more than a block with a scale of its own, and those of 96 are no faster there.
 fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileShape> {
     let thresholds = &device.thresholds;
     let of_sms = |each: u64| each.saturating_mul(device.n_sms.into());

@@ -69,7 +69,7 @@ const FLASH3_E4M3_ONE_LEVEL: Shares = &[(128, 0.51, 0.0), (192, 0.58, 0.0), (256
 
 /// The same with scales of blocks.
 const FLASH3_E4M3_BLOCKS: Shares = &[
-    (64, 0.21, 0.0),
+    (64, 0.25, 0.0),
     (96, 0.38, 0.0),
     (128, 0.41, 0.0),
     (256, 0.46, 0.0),

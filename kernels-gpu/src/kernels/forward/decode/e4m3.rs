@@ -1,8 +1,9 @@
 //! K and V in 8 bits, `e4m3`, each with a scale for its sequence, page or block of keys and its head.
 //!
 //! Elements become `f16` on their way to the tensor cores, which is exact. So does Q, whose rows are multiplied by powers of 2 such
-//! that `f16` has room for them. Q in 8 bits needs no powers of 2: its rows' scales are multiplied onto their scores. A key's scale is multiplied onto its scores. A value's is multiplied onto its probabilities, in units of the
-//! greatest scale so far, so that `f16` has room for these, too; where the unit grows, O is multiplied like where m grows.
+//! that `f16` has room for them. Q in 8 bits needs no powers of 2: its rows' scales are multiplied onto their scores. A key's scale
+//! is multiplied onto its scores. A value's is multiplied onto its probabilities, in units of the greatest scale so far, so that
+//! `f16` has room for these, too; where the unit grows, O is multiplied like where m grows.
 //!
 //! A register that `ldmatrix` gives holds four elements where it would hold two. Of K these are four columns of one key: Q is read with its
 //! columns in the same order. Of V, transposed, they are two columns of two keys: of a pair of fragments of O, one has the even columns, the
@@ -173,8 +174,24 @@ impl<E: Element> Cache for E4m3<E> {
     }
 }
 
-/// The lane's columns of its row of the tile, `row` further down, times a power of 2: of each 16 columns four side by side, as two pairs. And the
-/// power's inverse.
+/// The query of the lane's row of the tile, `row` further down, and where its columns lie in Q: of each 16 four side by side.
+/// Nothing, if the sequence does not have the row.
+#[inline(always)]
+fn find_row<T: Tiles>(
+    p: &ForwardParams,
+    tile: Tile,
+    row: u32,
+    element_bytes: u32,
+) -> Option<(u32, u64)> {
+    let place = fragment::accumulator(special::lane_idx(), 0);
+    let PackedRow { head_idx, query } = tile.place(p, place.row + row);
+    let source = GlobalRows::of_elements(&p.q, tile.sequence, head_idx, 0, element_bytes);
+    let first = source.chunk(tile.rows_q.first + query, 0);
+    let columns = u64::from(2 * place.col * element_bytes);
+    (query < tile.rows_q.len).then_some((query, first + columns))
+}
+
+/// The lane's columns of the row that [`find_row`] finds, times a power of 2, each four as two pairs. And the power's inverse.
 ///
 /// # Safety
 /// As [`Cache::new`].
@@ -184,14 +201,9 @@ unsafe fn row_of_q<E: Element, T: Tiles>(
     tile: Tile,
     row: u32,
 ) -> ([[u32; 2]; MAX_STEPS], f32) {
-    let place = fragment::accumulator(special::lane_idx(), 0);
-    let PackedRow { head_idx, query } = tile.place(p, place.row + row);
-    let source = GlobalRows::new(&p.q, tile.sequence, head_idx, 0);
-    let inside = query < tile.rows_q.len;
-    let from = source.chunk(tile.rows_q.first + query, 0) + u64::from(place.col) * 4;
     let steps = T::HEAD_DIM as usize / 16;
     let mut pairs = [[0; 2]; MAX_STEPS];
-    if inside {
+    if let Some((_, from)) = find_row::<T>(p, tile, row, 2) {
         for (k, pairs) in pairs.iter_mut().enumerate().take(steps) {
             if spec::pad_columns() && k as u32 * 16 >= p.shape.head_dim {
                 break;
@@ -227,16 +239,11 @@ unsafe fn row_of_q_e4m3<T: Tiles>(
     tile: Tile,
     row: u32,
 ) -> ([[u32; 2]; MAX_STEPS], f32) {
-    let place = fragment::accumulator(special::lane_idx(), 0);
-    let PackedRow { head_idx, query } = tile.place(p, place.row + row);
-    let source = GlobalRows::of_elements(&p.q, tile.sequence, head_idx, 0, 1);
-    let inside = query < tile.rows_q.len;
-    let from = source.chunk(tile.rows_q.first + query, 0) + u64::from(place.col) * 2;
     let steps = T::HEAD_DIM as usize / 16;
     let mut pairs = [[0; 2]; MAX_STEPS];
-    if !inside {
+    let Some((query, from)) = find_row::<T>(p, tile, row, 1) else {
         return (pairs, 0.0);
-    }
+    };
     let strides = p.descales.strides_q;
     let mut scale = strides.first(tile.sequence, tile.kv_head_idx);
     if spec::scale_blocks() {

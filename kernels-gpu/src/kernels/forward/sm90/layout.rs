@@ -148,7 +148,7 @@ impl Layout {
                 .make(1, if T::KEY_PIECES == 1 { warps } else { 4 });
             self.v_ring
                 .make(if T::TRANSPOSES { T::TRANSPOSERS } else { 1 }, warps);
-            self.raw_v_ring.make(1, T::TRANSPOSERS.max(1));
+            self.raw_v_ring.make(1, T::TRANSPOSERS);
             self.work_ring
                 .make(1, warps * 32 + store_warps + loaders + T::TRANSPOSERS);
             self.o_ring.make(4, 1);

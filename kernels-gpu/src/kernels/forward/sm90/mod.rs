@@ -338,7 +338,7 @@ pub unsafe fn forward<E: Elements, T: Tiles>(p: &TmaForwardParams, maps: u64) {
         if warpgroup == 0 {
             release_registers(const { T::SCHEDULE.registers[0] });
             let warp = shuffle::shuffle_idx_u32(thread / 32, 0);
-            if T::TRANSPOSES && warp > 0 && warp <= T::TRANSPOSERS {
+            if warp > 0 && warp <= T::TRANSPOSERS {
                 transposer::transpose::<T>(layout, warp - 1);
             } else if special::lane_idx() == 0 {
                 if warp == 0 {
