@@ -13,7 +13,9 @@ use crate::variants::{Dtype, Kind, TileShape};
 pub use beside::*;
 pub use flash1::flash1_forward;
 pub use flash2::*;
-pub use flash3_backward::{TMA_BACKWARD_STAGES, TMA_BACKWARD_SUM_WARPS, TmaBackward, tma_backward};
+pub use flash3_backward::{
+    Division, TMA_BACKWARD_STAGES, TMA_BACKWARD_SUM_WARPS, TmaBackward, tma_backward,
+};
 pub use flash3_forward::*;
 pub use standard::{PRODUCT_DEPTH, PRODUCT_STAGES, product, weight_rows};
 
@@ -26,6 +28,8 @@ pub struct TileConfig {
     pub shared_bytes: u32,
     /// Blocks that an SM should hold at once; `.minnctapersm` of the PTX.
     pub blocks_per_sm: u32,
+    /// Blocks of a cluster; above 1, `.reqnctapercluster` of the PTX. The grid is a multiple of it.
+    pub cluster: u32,
     /// Rows of q that a block covers at a time.
     pub block_q: u32,
     /// Rows of k and v that a block covers at a time.
@@ -43,6 +47,7 @@ impl TileConfig {
             threads,
             shared_bytes: 0,
             blocks_per_sm,
+            cluster: 1,
             block_q: 0,
             block_k: 0,
             launch_registers: 0,
@@ -59,6 +64,9 @@ impl TileConfig {
 const fn divide_blocks(block_q: u32, block_k: u32) -> bool {
     BLOCK_MULTIPLE.is_multiple_of(block_q) && BLOCK_MULTIPLE.is_multiple_of(block_k)
 }
+
+/// Blocks of a cluster of probes.
+pub const PROBE_CLUSTER: u32 = 2;
 
 /// Bytes of an element of 8 bits.
 pub const BYTE_BYTES: u32 = 1;
@@ -83,6 +91,7 @@ const fn rows(main: TileConfig, threads: u32, row_bytes: u32) -> TileConfig {
         threads,
         shared_bytes: main.block_q * row_bytes,
         blocks_per_sm: 1,
+        cluster: 1,
         launch_registers: 0,
         spill_bytes: 0,
         ..main

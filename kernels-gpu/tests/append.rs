@@ -146,6 +146,7 @@ impl Case {
             shared_bytes: 0,
             resident_blocks: 3,
             blocks_per_sm: tile_config.blocks_per_sm,
+            cluster: tile_config.cluster,
             spec: Spec::PLAIN,
         };
         let kernel = entry::emulated(variant.name).unwrap();

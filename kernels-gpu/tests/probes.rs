@@ -4,11 +4,11 @@
 
 use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
 use ferroflash_kernels::kernels::probes::hopper::ProbeMaps;
-use ferroflash_kernels::kernels::probes::{HOPPER_PROBES, PROBES, Probe};
+use ferroflash_kernels::kernels::probes::{CLUSTER_PROBES, HOPPER_PROBES, PROBES, Probe};
 use ferroflash_kernels::spec::PROBE_SPEC;
 
 fn all() -> impl Iterator<Item = &'static Probe> {
-    PROBES.iter().chain(HOPPER_PROBES)
+    PROBES.iter().chain(HOPPER_PROBES).chain(CLUSTER_PROBES)
 }
 
 fn run(probe: &Probe, input: &[u32], order: u64) -> Vec<u32> {
@@ -19,11 +19,12 @@ fn run(probe: &Probe, input: &[u32], order: u64) -> Vec<u32> {
         memory.output("output", &mut output),
     );
     let launch = Launch {
-        grid: 1,
+        grid: probe.cluster(),
         threads: probe.threads(),
         shared_bytes: probe.shared_bytes(),
-        resident_blocks: 1,
+        resident_blocks: probe.cluster(),
         blocks_per_sm: 1,
+        cluster: probe.cluster(),
         spec: PROBE_SPEC,
     };
     let maps = ProbeMaps::new(addresses.0, addresses.1);

@@ -6,7 +6,7 @@ use ferroflash::Device;
 use ferroflash::backend::cuda::probe::Probes;
 use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
 use ferroflash_kernels::kernels::probes::hopper::ProbeMaps;
-use ferroflash_kernels::kernels::probes::{HOPPER_PROBES, PROBES, Probe};
+use ferroflash_kernels::kernels::probes::{CLUSTER_PROBES, HOPPER_PROBES, PROBES, Probe};
 use ferroflash_kernels::spec::PROBE_SPEC;
 use ferroflash_kernels::variants::Arch;
 
@@ -22,11 +22,12 @@ fn emulated(probe: &Probe, input: &[u32], seed: u64) -> Vec<u32> {
         memory.output("output", &mut output),
     );
     let launch = Launch {
-        grid: 1,
+        grid: probe.cluster(),
         threads: probe.threads(),
         shared_bytes: probe.shared_bytes(),
-        resident_blocks: 1,
+        resident_blocks: probe.cluster(),
         blocks_per_sm: 1,
+        cluster: probe.cluster(),
         spec: PROBE_SPEC,
     };
     let maps = ProbeMaps::new(from, to);
@@ -48,11 +49,11 @@ fn device_bodies_agree_with_emulated_bodies() {
     let device = Device::cuda(0).unwrap();
     let probes = Probes::load(device.as_cuda().unwrap()).unwrap();
     let mut failures = Vec::new();
-    let hopper = match Arch::Sm90a.runs_on(device.info().compute_capability) {
-        true => HOPPER_PROBES,
-        false => &[],
+    let hopper: [&[Probe]; 2] = match Arch::Sm90a.runs_on(device.info().compute_capability) {
+        true => [HOPPER_PROBES, CLUSTER_PROBES],
+        false => [&[], &[]],
     };
-    'probes: for probe in PROBES.iter().chain(hopper) {
+    'probes: for probe in PROBES.iter().chain(hopper.into_iter().flatten()) {
         // A probe that hangs takes the whole program with it: its name is then the last to be said.
         eprintln!("{}", probe.name());
         for seed in INPUTS {

@@ -101,6 +101,7 @@ fn launch(planned: &PlannedLaunch, device: &DeviceInfo) -> emu::Launch {
         resident_blocks: schedule::resident_blocks(device, tile_config)
             .min(emu::MAX_RESIDENT_THREADS / tile_config.threads),
         blocks_per_sm: tile_config.blocks_per_sm,
+        cluster: tile_config.cluster,
         spec: planned.spec,
     }
 }

@@ -18,6 +18,7 @@ pub const fn flash1_forward(head_dim: u32) -> TileConfig {
         threads: 256,
         shared_bytes: (block_q + 2 * block_k) * head_dim * HALF_BYTES,
         blocks_per_sm: 1,
+        cluster: 1,
         block_q,
         block_k,
         launch_registers: 0,

@@ -144,6 +144,7 @@ pub const fn backward(element_bytes: u32, head_dim: u32, tiles: TileShape) -> Ti
             + 16
             + 32
             + 2 * block_k * d_s_row_bytes(element_bytes, block_q),
+        cluster: 1,
         blocks_per_sm: match (element_bytes, head_dim) {
             (F32_BYTES, ..=64) => 2,
             _ => 1,

@@ -357,6 +357,7 @@ impl TmaForward {
             threads,
             shared_bytes: row_bytes + TMA_SLOTS * 16 + TMA_LENGTHS * 32 + 2 * barriers * 8,
             blocks_per_sm: self.blocks_per_sm,
+            cluster: 1,
             block_q: self.block_q(),
             block_k: self.block_k,
             launch_registers: match self.registers {

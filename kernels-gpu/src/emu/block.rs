@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use super::barrier::Barrier;
 use super::bulk::Stores;
-use super::clock::{Clock, ENGINE, MAX_WARPS, Stamp, TOGETHER, Time};
+use super::clock::{BY_STORE, Clock, ENGINE, MAX_WARPS, Stamp, TOGETHER, Time};
+use super::cluster::Visits;
 use super::copies::Copies;
 use super::fault::Access;
 use super::knowledge::{self, Knowledge};
@@ -57,6 +58,8 @@ pub(super) struct Warp {
     pub at: &'static Location<'static>,
     /// Why the whole warp waits.
     pub blocked: Option<Blocked>,
+    /// The phase of the cluster's barrier in which it has come, if it has not waited since.
+    pub cluster_phase: Option<u32>,
     pub operands: [[u32; MOST_OPERANDS]; LANES],
     pub results: [[u32; MOST_RESULTS]; LANES],
     /// Advances where all lanes meet in memory, and with each lane's release.
@@ -75,6 +78,8 @@ pub(super) enum Blocked {
     Barrier(u32),
     /// So many registers for each of its threads.
     Registers(u32),
+    /// The cluster's barrier.
+    Cluster,
 }
 
 impl Warp {
@@ -88,6 +93,7 @@ impl Warp {
             instruction: "",
             at: Location::caller(),
             blocked: None,
+            cluster_phase: None,
             operands: [[0; MOST_OPERANDS]; LANES],
             results: [[0; MOST_RESULTS]; LANES],
             now: Time { clock: 1, sub: 0 },
@@ -127,6 +133,8 @@ pub(super) struct Block {
     pub live_warps: u32,
     /// Threads that have stored through the copy engine.
     pub storers: usize,
+    /// Accesses of other blocks' threads to its shared memory.
+    pub visits: Visits,
 }
 
 impl Block {
@@ -147,6 +155,7 @@ impl Block {
             woken: Vec::new(),
             live_warps: 0,
             storers: 0,
+            visits: Visits::default(),
         }
     }
 
@@ -156,19 +165,20 @@ impl Block {
         let warps = threads as usize / LANES;
         debug_assert!(warps <= MAX_WARPS);
         self.index = index;
-        self.shared.clear();
+        self.shared.start(index, index % launch.cluster);
         self.warps.clear();
         self.warps.extend((0..warps).map(|_| Warp::new()));
         self.lanes.clear();
         self.lanes.resize_with(threads as usize, Lane::default);
         self.barriers = Default::default();
-        self.mbarriers = Mbarriers::default();
+        self.mbarriers = Mbarriers::of_block(index);
         self.agreements.clear();
         self.agreements
             .resize_with(warps.div_ceil(4), Agreement::default);
         self.registers = Pool::new(launch);
         self.live_warps = warps as u32;
         self.storers = 0;
+        self.visits.clear();
     }
 
     /// The running thread as one who accesses memory, and the shared memory that it may access.
@@ -201,7 +211,10 @@ impl Block {
                 maps: &lane.maps,
             },
             shared: &mut self.shared,
-            fences: Fences(&self.lanes),
+            fences: Fences {
+                block: self.index,
+                lanes: &self.lanes,
+            },
             mbarriers: &mut self.mbarriers,
         }
     }
@@ -246,13 +259,23 @@ pub(super) struct Parts<'a> {
 
 /// The fences of all threads of a block.
 #[derive(Clone, Copy)]
-pub(super) struct Fences<'a>(&'a [Lane]);
+pub(super) struct Fences<'a> {
+    pub block: u32,
+    pub lanes: &'a [Lane],
+}
 
 impl Fences<'_> {
-    /// Whether the thread that wrote fenced afterwards for the asynchronous proxy, ordered before the present access.
+    /// Whether what was written to the block's memory was fenced afterwards for the asynchronous proxy, ordered before the present
+    /// access: by the thread that wrote, or, where another block wrote or `st.async` did, by anybody who knew of it.
     #[inline]
     pub fn publish(&self, actor: &Actor, write: &Stamp) -> bool {
-        write.warp == ENGINE || first_after(&self.lane(write).proxy_fences, actor, write)
+        if write.warp == ENGINE {
+            write.sub != BY_STORE || actor.knows_fenced(write)
+        } else if write.block == self.block {
+            first_after(&self.lane(write).proxy_fences, actor, write)
+        } else {
+            actor.knows_fenced(write)
+        }
     }
 
     /// Whether the thread that made a barrier fenced it afterwards, ordered before the present access.
@@ -263,7 +286,7 @@ impl Fences<'_> {
 
     #[inline]
     fn lane(&self, stamp: &Stamp) -> &Lane {
-        &self.0[usize::from(stamp.warp) * LANES + usize::from(stamp.lane)]
+        &self.lanes[usize::from(stamp.warp) * LANES + usize::from(stamp.lane)]
     }
 }
 
@@ -328,6 +351,47 @@ impl<'a> Actor<'a> {
         };
         let acquired = self.acquired;
         known || acquired.is_some_and(|knowledge| knowledge.covers_warp(mine.block, warp, clock))
+    }
+
+    /// The same of a warp of any block.
+    #[inline]
+    pub fn sees_warp_of(&self, block: u32, warp: usize, clock: u32) -> bool {
+        if block == self.stamp.block {
+            return self.sees_warp(warp, clock);
+        }
+        let acquired = self.acquired;
+        self.known.covers_warp(block, warp, clock)
+            || acquired.is_some_and(|knowledge| knowledge.covers_warp(block, warp, clock))
+    }
+
+    /// Whether anything that another block did is ordered before the present access.
+    pub fn knows_of(&self, block: u32) -> bool {
+        let acquired = self.acquired;
+        self.known.knows_of(block) || acquired.is_some_and(|knowledge| knowledge.knows_of(block))
+    }
+
+    /// Whether what left this stamp is ordered before the present access or at least over, so that its place may be overwritten.
+    #[inline]
+    pub fn is_over(&self, stamp: &Stamp) -> bool {
+        self.sees(stamp) || self.knows_over(stamp)
+    }
+
+    #[cold]
+    fn knows_over(&self, stamp: &Stamp) -> bool {
+        let acquired = self.acquired.and_then(|acquired| acquired.over());
+        let over = [self.known.over(), acquired];
+        let covers = |stamp: &Stamp| over.into_iter().flatten().any(|over| over.covers(stamp));
+        if stamp.lane == TOGETHER {
+            let mut lanes = 0..LANES as u8;
+            return lanes.all(|lane| covers(&Stamp { lane, ..*stamp }));
+        }
+        covers(stamp)
+    }
+
+    /// Whether a fence of shared memory for the asynchronous proxy, ordered before the present access, came after this.
+    fn knows_fenced(&self, stamp: &Stamp) -> bool {
+        let mut published = self.published(Proxy::AsyncShared).into_iter().flatten();
+        published.any(|published| published.covers(stamp))
     }
 
     /// Whether the warp, or this lane for itself, has acquired what one lane or the copy engine did.

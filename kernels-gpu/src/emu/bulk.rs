@@ -2,7 +2,7 @@
 //! reads at one moment and writes at another.
 
 use super::Order;
-use super::clock::{ENGINE, FIRST_STORER, Stamp};
+use super::clock::{BY_STORE, ENGINE, FIRST_STORER, Stamp};
 use super::machine::Machine;
 use super::mbarrier;
 use super::memory::Buffers;
@@ -14,6 +14,9 @@ use crate::params::TensorMap;
 const ROW_BYTES: usize = 128;
 /// Bytes that stay together in the swizzle.
 const CHUNK: usize = 16;
+
+/// Most bytes of registers that a thread stores at once.
+pub(super) const MOST_WORD_BYTES: usize = 16;
 
 /// The 128-byte swizzle: bits 4 to 6 of an address, exclusive-or bits 7 to 9.
 pub(super) fn swizzle(address: u32) -> u32 {
@@ -219,10 +222,37 @@ pub(super) enum Step {
         offset: usize,
         mbarrier: (u32, u64),
     },
+    /// Moves bytes to this offset into shared memory; they count on a barrier in the same way.
+    Move {
+        bytes: Moved,
+        offset: usize,
+        mbarrier: (u32, u64),
+    },
     /// Reads what is stored at this offset into shared memory.
     Read { target: Target, offset: usize },
     /// Writes these bytes to global memory.
     Write { target: Target, bytes: Vec<u8> },
+}
+
+/// What goes to the shared memory of a block of a cluster.
+#[derive(Clone, Copy)]
+pub(super) enum Moved {
+    /// So many bytes of registers.
+    Words([u8; MOST_WORD_BYTES], u32),
+    /// From the shared memory of the block in a slot: the offset, and how many.
+    Shared(usize, usize, u32),
+}
+
+impl Moved {
+    fn take(&self, machine: &Machine) -> Vec<u8> {
+        match *self {
+            Moved::Words(bytes, n) => bytes[..n as usize].to_vec(),
+            Moved::Shared(slot, offset, n) => {
+                let block = machine.blocks[slot].borrow();
+                block.shared.slice(offset, n as usize).to_vec()
+            }
+        }
+    }
 }
 
 struct Copy {
@@ -245,6 +275,11 @@ impl Engine {
         self.issued += 1;
         self.copies.push(Copy { number, slot, step });
         number
+    }
+
+    /// The number that the next copy gets.
+    pub fn next_number(&self) -> u64 {
+        self.issued
     }
 
     /// The store with this number has read shared memory, if only now.
@@ -301,6 +336,15 @@ pub(super) fn advance(machine: &Machine) -> bool {
                 block.shared.land(&stamp, offset, n_bytes);
             }
         }
+        Step::Move {
+            bytes,
+            offset,
+            mbarrier,
+        } => {
+            let (moved, offset, mbarrier) = (*bytes, *offset, *mbarrier);
+            engine.copies.remove(index);
+            land_moved(machine, (number, slot), moved, offset, mbarrier);
+        }
         Step::Read { .. } => {
             let block = machine.blocks[slot].borrow();
             engine.read(number, &block.shared);
@@ -308,6 +352,33 @@ pub(super) fn advance(machine: &Machine) -> bool {
         Step::Write { .. } => engine.write(number, &mut machine.buffers.borrow_mut()),
     }
     true
+}
+
+/// The copy of this number, to the block in a slot, lands.
+fn land_moved(
+    machine: &Machine,
+    (number, slot): (u64, usize),
+    moved: Moved,
+    offset: usize,
+    mbarrier: (u32, u64),
+) {
+    let bytes = moved.take(machine);
+    let n_bytes = bytes.len() as u32;
+    let stamp = {
+        let mut block = machine.blocks[slot].borrow_mut();
+        block.shared.fill(offset, &bytes);
+        let stamp = mbarrier::complete(machine, slot, &mut block, mbarrier, n_bytes);
+        let Some(mut stamp) = stamp else { return };
+        if let Moved::Words(..) = moved {
+            stamp.sub = BY_STORE;
+        }
+        block.shared.land(&stamp, offset, n_bytes);
+        stamp
+    };
+    if let Moved::Shared(from, offset, n_bytes) = moved {
+        let mut block = machine.blocks[from].borrow_mut();
+        block.shared.end_sending(number, offset, n_bytes, &stamp);
+    }
 }
 
 /// A store that its thread has not waited for.

@@ -23,6 +23,8 @@ pub(super) const TOGETHER: u8 = 254;
 /// [`Stamp::warp`] of the copy engine. What it writes for a barrier bears the barrier's number as its lane and, as its
 /// clock, the number of the phase, counted from 1: known to those who have waited for that phase and to nobody else.
 pub(super) const ENGINE: u8 = 255;
+/// [`Stamp::sub`] of what `st.async` wrote, beside the warp [`ENGINE`]: by the generic proxy. 0 for what the copy engine wrote.
+pub(super) const BY_STORE: u16 = 1;
 /// Most barriers of a block that copies count on.
 pub(super) const MOST_MBARRIERS: usize = 240;
 /// [`Stamp::lane`] of what the copy engine writes to global memory for the first thread of a block that stores through it;
@@ -132,6 +134,32 @@ impl Clock {
     #[inline]
     pub fn published(&self, proxy: Proxy) -> Option<&Rc<Knowledge>> {
         self.foreign.published(proxy)
+    }
+
+    /// Whether all that a warp of another block did up to this clock is among what was acquired.
+    #[inline]
+    pub fn covers_warp(&self, block: u32, warp: usize, clock: u32) -> bool {
+        self.foreign.covers_warp(block, warp, clock)
+    }
+
+    /// Whether anything that another block did is among what was acquired.
+    pub fn knows_of(&self, block: u32) -> bool {
+        self.foreign.knows_of(block)
+    }
+
+    /// What is over.
+    #[inline]
+    pub fn over(&self) -> Option<&Rc<Knowledge>> {
+        self.foreign.over()
+    }
+
+    /// What all lanes of a warp of a block give away together, who have met at this clock.
+    pub fn release_warp(&self, block: u32, warp: usize, clock: u32) -> Knowledge {
+        let mut given = (*self.foreign).clone();
+        let mut own = self.own;
+        own[warp] = clock;
+        given.join_warps(block, &own);
+        given
     }
 
     /// What a lane of warp `stamp.warp` gives away when it releases at `stamp`: all that its warp knows, the warp's

@@ -1,6 +1,7 @@
 //! The report when nobody can go on.
 
 use super::block::{Block, Blocked};
+use super::cluster;
 use super::fault::{Access, Fault, Kind, Waiting};
 use super::machine::{LANES, Machine, Who};
 
@@ -33,7 +34,7 @@ pub(super) fn report(machine: &Machine) -> Fault {
         let block = block.borrow();
         if block.live_warps > 0 {
             for warp in 0..block.warps.len() {
-                add_warp(&mut report, &block, slot, warp);
+                add_warp(&mut report, machine, &block, slot, warp);
             }
             for (who, site, until) in block.mbarriers.waiting() {
                 report.add(who.access(site), 1, until);
@@ -43,7 +44,7 @@ pub(super) fn report(machine: &Machine) -> Fault {
     Kind::Deadlock { waiting: report.0 }.into()
 }
 
-fn add_warp(report: &mut Report, block: &Block, slot: usize, warp: usize) {
+fn add_warp(report: &mut Report, machine: &Machine, block: &Block, slot: usize, warp: usize) {
     let state = &block.warps[warp];
     let who = |lane: u32| Who {
         slot,
@@ -66,6 +67,7 @@ fn add_warp(report: &mut Report, block: &Block, slot: usize, warp: usize) {
                 )
             }
             Blocked::Registers(registers) => block.registers.until(warp, registers),
+            Blocked::Cluster => cluster::barrier(machine, slot).borrow().until(),
         };
         report.add(here(0), LANES as u32, until);
     }

@@ -2,6 +2,7 @@
 
 use super::asynchronous::Asynchronous;
 use super::block::Block;
+use super::cluster;
 use super::fault::{Access, Fault, Kind};
 use super::machine::{ALL, LANES, Who};
 use super::site::Site;
@@ -79,6 +80,6 @@ fn end(block: &Block) -> Result<(), Fault> {
     }
     match block.mbarriers.unfinished() {
         Some((who, site, count)) => Err(copies(who, site, count)),
-        None => Ok(()),
+        None => cluster::end(block),
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::panic::Location;
 
 use super::asynchronous::Asynchronous;
+use super::cluster_fault::Cluster;
 
 /// A thread of the grid, or several lanes of one of its warps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +64,13 @@ impl fmt::Display for Access {
 pub enum MemoryLocation {
     /// Byte offset from the beginning of the block's shared memory; negative: before it.
     Shared(i64),
+    /// Byte offset from the beginning of the shared memory of another block of the cluster.
+    Peer {
+        /// Index of the block in the grid.
+        block: u32,
+        /// Byte offset; negative: before it.
+        offset: i64,
+    },
     /// Byte offset into a buffer of global memory.
     Global {
         /// The buffer's name; where the access lies in none, that of the nearest before it.
@@ -78,6 +86,9 @@ impl fmt::Display for MemoryLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             MemoryLocation::Shared(offset) => write!(f, "shared memory, byte {offset}"),
+            MemoryLocation::Peer { block, offset } => {
+                write!(f, "shared memory of block {block}, byte {offset}")
+            }
             MemoryLocation::Global { buffer, offset } => {
                 write!(f, "global buffer `{buffer}`, byte {offset}")
             }
@@ -232,6 +243,8 @@ pub enum Kind {
     },
     /// Wrong use of mbarriers, the copy engine or the tensor cores.
     Asynchronous(Asynchronous),
+    /// Wrong use of clusters.
+    Cluster(Cluster),
     /// Nothing can go on.
     Deadlock {
         /// Who waits for what.
@@ -266,6 +279,12 @@ impl From<Kind> for Fault {
 impl From<Asynchronous> for Fault {
     fn from(kind: Asynchronous) -> Fault {
         Kind::Asynchronous(kind).into()
+    }
+}
+
+impl From<Cluster> for Fault {
+    fn from(kind: Cluster) -> Fault {
+        Kind::Cluster(kind).into()
     }
 }
 
@@ -382,6 +401,7 @@ impl fmt::Display for Fault {
                 )
             }
             Kind::Asynchronous(what) => what.fmt(f),
+            Kind::Cluster(what) => what.fmt(f),
             Kind::Deadlock { waiting } => {
                 write!(f, "deadlock:")?;
                 for waiting in waiting {

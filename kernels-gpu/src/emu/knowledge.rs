@@ -16,6 +16,8 @@ pub(super) struct Knowledge {
     blocks: Vec<(u32, Rc<OfBlock>)>,
     /// By proxy, what of all this came before a fence for it. Of what came before a fence, nothing more is told.
     published: [Option<Rc<Knowledge>>; N_FENCED],
+    /// What is over, and no more than that: places that it accessed may be overwritten, but not read.
+    over: Option<Rc<Knowledge>>,
 }
 
 /// What is known of a block.
@@ -83,15 +85,36 @@ impl OfBlock {
 
 impl Knowledge {
     pub fn is_empty(&self) -> bool {
-        self.blocks.is_empty() && self.published.iter().all(Option::is_none)
+        let no_fence = self.published.iter().all(Option::is_none);
+        self.blocks.is_empty() && no_fence && self.over.is_none()
     }
 
-    /// The same, without what was published of it.
+    /// The same, without what was published of it, and what is over besides.
     pub fn unpublished(self) -> Knowledge {
         Knowledge {
             published: Default::default(),
+            over: None,
             ..self
         }
+    }
+
+    /// That all this is over.
+    pub fn into_over(mut self) -> Knowledge {
+        let before = self.over.take();
+        let mut over = self.unpublished();
+        if let Some(before) = before {
+            over.join(&before);
+        }
+        Knowledge {
+            over: Some(Rc::new(over)),
+            ..Knowledge::default()
+        }
+    }
+
+    /// What is over.
+    #[inline]
+    pub fn over(&self) -> Option<&Rc<Knowledge>> {
+        self.over.as_ref()
     }
 
     /// That a fence for a proxy came after all this.
@@ -113,6 +136,21 @@ impl Knowledge {
     fn of_block(&self, block: u32) -> Option<&OfBlock> {
         let at = self.blocks.binary_search_by_key(&block, |of| of.0).ok()?;
         Some(&self.blocks[at].1)
+    }
+
+    /// Whether anything that a block did is in it.
+    pub fn knows_of(&self, block: u32) -> bool {
+        self.of_block(block).is_some()
+    }
+
+    /// The same, without what the threads of a block did.
+    pub fn without_threads(mut self, block: u32) -> Knowledge {
+        if self.knows_of(block) {
+            let of_block = self.of_block_mut(block);
+            of_block.warps = Default::default();
+            of_block.lanes.clear();
+        }
+        self
     }
 
     /// What is known of a block, to be added to.
@@ -141,6 +179,9 @@ impl Knowledge {
                 share(mine, other);
             }
         }
+        if let Some(over) = &other.over {
+            share(&mut self.over, over);
+        }
     }
 
     /// Takes up what the copy engine has done for a barrier in one of its phases.
@@ -157,6 +198,11 @@ impl Knowledge {
         let of_block = self.of_block_mut(stamp.block);
         join_warps(&mut of_block.warps, warps);
         of_block.times_mut(stamp.warp)[usize::from(stamp.lane)] = stamp.time();
+    }
+
+    /// Takes up what warps of a block did up to these clocks.
+    pub fn join_warps(&mut self, block: u32, warps: &[u32; MAX_WARPS]) {
+        join_warps(&mut self.of_block_mut(block).warps, warps);
     }
 
     /// Per warp of a block, up to which clock all that its lanes did.

@@ -1,5 +1,6 @@
 //! Who a thread is.
 
+use super::cluster;
 use super::machine::{LANES, Machine};
 use super::shared;
 use crate::spec::Spec;
@@ -61,5 +62,5 @@ pub(crate) fn spec() -> Spec {
 
 /// Address of the block's dynamic shared memory.
 pub(crate) fn shared_base() -> u32 {
-    shared::BASE
+    cluster::with_rank(shared::BASE, cluster::rank())
 }

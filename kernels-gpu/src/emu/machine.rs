@@ -10,6 +10,7 @@ use ferroflash_expression::Kept;
 
 use super::block::Block;
 use super::bulk::Engine;
+use super::cluster;
 use super::fault::{Access, Fault, Thread};
 use super::knowledge::Knowledge;
 use super::memory::Buffers;
@@ -66,6 +67,8 @@ pub(super) struct Machine {
     pub options: Options,
     pub current: Cell<Who>,
     pub blocks: Vec<RefCell<Block>>,
+    /// The barriers of clusters, whose blocks have slots side by side.
+    pub clusters: Vec<RefCell<cluster::Barrier>>,
     pub buffers: RefCell<Buffers>,
     /// What was released at each address of global memory.
     pub released: RefCell<HashMap<u64, Rc<Knowledge>>>,
@@ -99,7 +102,7 @@ const LONGEST_STREAK: u32 = 10_000;
 
 impl Machine {
     pub fn new(launch: Launch, edit: Option<Kept>, options: Options, buffers: Buffers) -> Machine {
-        let slots = launch.resident_blocks.min(launch.grid).max(1) as usize;
+        let slots = launch.slots() as usize;
         let threads = slots * launch.threads as usize;
         Machine {
             launch,
@@ -111,6 +114,9 @@ impl Machine {
             current: Cell::default(),
             blocks: (0..slots)
                 .map(|_| RefCell::new(Block::new(&launch, &options)))
+                .collect(),
+            clusters: (0..slots / launch.cluster as usize)
+                .map(|_| RefCell::default())
                 .collect(),
             buffers: RefCell::new(buffers),
             released: RefCell::default(),

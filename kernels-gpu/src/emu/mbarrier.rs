@@ -10,10 +10,11 @@ use std::rc::Rc;
 use super::asynchronous::Asynchronous;
 use super::block::{Actor, Block, Parts};
 use super::clock::{ENGINE, MOST_MBARRIERS, Stamp};
+use super::cluster;
 use super::fault::{Fault, Kind, MemoryLocation};
 use super::knowledge::Knowledge;
 use super::machine::{LANES, Machine, Who};
-use super::shared::BASE;
+use super::shared::{BASE, WINDOW};
 use super::site::{self, Site};
 
 /// Most arrivals, and most bytes, that a phase counts.
@@ -36,6 +37,8 @@ struct Waiter {
 
 /// One barrier.
 pub(super) struct Mbarrier {
+    /// Index of its block.
+    block: u32,
     number: u8,
     count: u32,
     /// Arrivals that the phase lacks.
@@ -48,6 +51,9 @@ pub(super) struct Mbarrier {
     arriving: Knowledge,
     /// What phases that are over have released.
     released: Rc<Knowledge>,
+    /// The same of threads of other blocks of the cluster.
+    arriving_peers: Knowledge,
+    released_peers: Rc<Knowledge>,
     waiting: Vec<Waiter>,
     loads: Vec<Load>,
     next_load: u64,
@@ -62,6 +68,10 @@ impl Mbarrier {
         self.phase += 1;
         self.pending = self.count;
         Rc::make_mut(&mut self.released).join(&std::mem::take(&mut self.arriving));
+        if !self.arriving_peers.is_empty() {
+            let arriving = std::mem::take(&mut self.arriving_peers);
+            Rc::make_mut(&mut self.released_peers).join(&arriving);
+        }
         std::mem::take(&mut self.waiting)
     }
 
@@ -79,12 +89,49 @@ impl Mbarrier {
             site,
             landed: None,
         });
-        (number, self.engine_stamp(who.block, site))
+        (number, self.engine_stamp(site))
     }
 
-    fn engine_stamp(&self, block: u32, site: Site) -> Stamp {
+    /// An arrival, with so many bytes to wait for: who may go on.
+    fn arrive(
+        &mut self,
+        actor: &Actor,
+        place: MemoryLocation,
+        n_bytes: u32,
+        releases: Releases,
+    ) -> Result<Vec<Waiter>, Fault> {
+        let access = actor.access();
+        if self.pending == 0 {
+            return Err(Asynchronous::TooManyArrivals {
+                access,
+                place,
+                count: self.count,
+            }
+            .into());
+        }
+        self.bytes += i64::from(n_bytes);
+        if self.bytes > i64::from(MOST) {
+            let (what, value) = ("a phase waits for at most 2^20 - 1 bytes", n_bytes);
+            return Err(Kind::Operand {
+                access,
+                what,
+                value,
+            }
+            .into());
+        }
+        let peers = actor.stamp.block != self.block;
+        match releases {
+            Releases::Reuse if peers => self.arriving.join(&actor.release().into_over()),
+            Releases::All if peers => self.arriving_peers.join(&actor.release()),
+            _ => self.arriving.join(&actor.release()),
+        }
+        self.pending -= 1;
+        Ok(self.turn())
+    }
+
+    fn engine_stamp(&self, site: Site) -> Stamp {
         Stamp {
-            block,
+            block: self.block,
             clock: self.phase + 1,
             site,
             sub: 0,
@@ -96,17 +143,38 @@ impl Mbarrier {
 
 /// The barriers of a block, by their addresses.
 #[derive(Default)]
-pub(super) struct Mbarriers(BTreeMap<u32, Mbarrier>);
+pub(super) struct Mbarriers {
+    /// Index of the block.
+    block: u32,
+    barriers: BTreeMap<u32, Mbarrier>,
+}
 
-fn place(address: u32) -> MemoryLocation {
-    MemoryLocation::Shared(i64::from(address) - i64::from(BASE))
+/// The place of an address of this block's shared memory, as told to a thread of that one.
+fn place(block: u32, to: u32, address: u32) -> MemoryLocation {
+    let offset = i64::from(address & WINDOW) - i64::from(BASE);
+    match block == to {
+        true => MemoryLocation::Shared(offset),
+        false => MemoryLocation::Peer { block, offset },
+    }
 }
 
 impl Mbarriers {
+    /// None yet, of the block with this index.
+    pub fn of_block(block: u32) -> Mbarriers {
+        Mbarriers {
+            block,
+            barriers: BTreeMap::new(),
+        }
+    }
+
+    fn place(&self, actor: &Actor, address: u32) -> MemoryLocation {
+        place(self.block, actor.stamp.block, address)
+    }
+
     /// The barrier at this address, if the thread knows that it was made.
     pub fn find(&mut self, actor: &Actor, address: u32) -> Result<&mut Mbarrier, Fault> {
-        let place = place(address);
-        let Some(barrier) = self.0.get_mut(&address) else {
+        let place = self.place(actor, address);
+        let Some(barrier) = self.barriers.get_mut(&address) else {
             let access = actor.access();
             return Err(Asynchronous::NoMbarrier { access, place }.into());
         };
@@ -128,13 +196,14 @@ impl Mbarriers {
         fences: super::block::Fences,
         address: u32,
     ) -> Result<&mut Mbarrier, Fault> {
+        let place = self.place(actor, address);
         let barrier = self.find(actor, address)?;
         if !fences.publish_init(actor, &barrier.init) {
             return Err(Asynchronous::Unfenced {
                 access: actor.access(),
                 earlier: barrier.init.access(),
                 fence: "fence.mbarrier_init",
-                place: place(address),
+                place,
             }
             .into());
         }
@@ -143,15 +212,15 @@ impl Mbarriers {
 
     /// The first copy that nobody waited for, and how many there are.
     pub fn unfinished(&self) -> Option<(Who, Site, u32)> {
-        let mut loads = self.0.values().flat_map(|barrier| &barrier.loads);
+        let mut loads = self.barriers.values().flat_map(|barrier| &barrier.loads);
         let first = loads.next()?;
         Some((first.who, first.site, 1 + loads.count() as u32))
     }
 
     /// Who waits, where, and for what.
     pub fn waiting(&self) -> impl Iterator<Item = (Who, Site, String)> {
-        self.0.iter().flat_map(|(address, barrier)| {
-            let place = place(*address);
+        self.barriers.iter().flat_map(|(address, barrier)| {
+            let place = place(self.block, self.block, *address);
             let Mbarrier {
                 phase,
                 pending,
@@ -198,22 +267,23 @@ fn try_init(parts: Parts, address: u32, count: u32) -> Result<(), Fault> {
     if count == 0 || count > MOST {
         return Err(wrong("a phase has between 1 and 2^20 - 1 arrivals", count).into());
     }
-    if let Some(earlier) = mbarriers.0.get(&address) {
+    if let Some(earlier) = mbarriers.barriers.get(&address) {
         return Err(Asynchronous::MbarrierTouched {
             access: actor.access(),
             init: earlier.init.access(),
-            place: place(address),
+            place: mbarriers.place(&actor, address),
         }
         .into());
     }
-    let number = mbarriers.0.len();
+    let number = mbarriers.barriers.len();
     if number >= MOST_MBARRIERS {
         return Err(wrong("no more than 240 mbarriers are modelled", number as u32).into());
     }
     shared.make_mbarrier(&actor, address)?;
-    mbarriers.0.insert(
+    mbarriers.barriers.insert(
         address,
         Mbarrier {
+            block: actor.stamp.block,
             number: number as u8,
             count,
             pending: count,
@@ -222,6 +292,8 @@ fn try_init(parts: Parts, address: u32, count: u32) -> Result<(), Fault> {
             init: actor.stamp,
             arriving: Knowledge::default(),
             released: Rc::default(),
+            arriving_peers: Knowledge::default(),
+            released_peers: Rc::default(),
             waiting: Vec::new(),
             loads: Vec::new(),
             next_load: 0,
@@ -263,31 +335,51 @@ fn try_arrive(machine: &Machine, site: Site, address: u32, n_bytes: u32) -> Resu
     let Parts {
         actor, mbarriers, ..
     } = block.parts(who, site);
-    let barrier = mbarriers.find(&actor, address)?;
-    let access = actor.access();
-    if barrier.pending == 0 {
-        return Err(Asynchronous::TooManyArrivals {
-            access,
-            place: place(address),
-            count: barrier.count,
-        }
-        .into());
-    }
-    barrier.bytes += i64::from(n_bytes);
-    if barrier.bytes > i64::from(MOST) {
-        let (what, value) = ("a phase waits for at most 2^20 - 1 bytes", n_bytes);
-        return Err(Kind::Operand {
-            access,
-            what,
-            value,
-        }
-        .into());
-    }
-    barrier.arriving.join(&actor.release());
-    barrier.pending -= 1;
-    let woken = barrier.turn();
+    let place = mbarriers.place(&actor, address);
+    let woken = mbarriers
+        .find(&actor, address)?
+        .arrive(&actor, place, n_bytes, Releases::All)?;
     block.warps[who.warp].advance_sub();
     wake(machine, who.slot, &mut block, woken);
+    Ok(())
+}
+
+/// What an arrival on a barrier of another block releases.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Releases {
+    /// All that the thread did.
+    All,
+    /// The places that it accessed, to be overwritten.
+    Reuse,
+}
+
+/// `mbarrier.arrive` on a barrier of any block of the cluster
+#[track_caller]
+pub(crate) fn arrive_cluster(instruction: &'static str, address: u32, releases: Releases) {
+    let machine = Machine::current();
+    let site = site::intern(instruction, Location::caller());
+    let arrived = try_arrive_cluster(machine, site, address, releases);
+    machine.settle(arrived, ());
+}
+
+fn try_arrive_cluster(
+    machine: &Machine,
+    site: Site,
+    address: u32,
+    releases: Releases,
+) -> Result<(), Fault> {
+    let who = machine.current.get();
+    let arrive = |slot, parts: Parts| {
+        let Parts {
+            actor, mbarriers, ..
+        } = parts;
+        let place = mbarriers.place(&actor, address);
+        let barrier = mbarriers.find(&actor, address)?;
+        Ok((slot, barrier.arrive(&actor, place, 0, releases)?))
+    };
+    let (slot, woken) = cluster::access(machine, site, address, arrive)?;
+    machine.blocks[who.slot].borrow_mut().warps[who.warp].advance_sub();
+    wake(machine, slot, &mut machine.blocks[slot].borrow_mut(), woken);
     Ok(())
 }
 
@@ -307,7 +399,7 @@ pub(super) fn complete(
     n_bytes: u32,
 ) -> Option<Stamp> {
     let index = block.index;
-    let barrier = block.mbarriers.0.get_mut(&address)?;
+    let barrier = block.mbarriers.barriers.get_mut(&address)?;
     let phase = barrier.phase;
     let load = barrier
         .loads
@@ -315,7 +407,7 @@ pub(super) fn complete(
         .find(|other| other.number == load)?;
     load.landed = Some(phase);
     let site = load.site;
-    let stamp = barrier.engine_stamp(index, site);
+    let stamp = barrier.engine_stamp(site);
     barrier
         .arriving
         .join_engine(index, barrier.number, stamp.clock);
@@ -325,13 +417,22 @@ pub(super) fn complete(
     Some(stamp)
 }
 
+/// Whose arrivals a wait acquires.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Those of threads of its own block.
+    Block,
+    /// Those of other blocks of the cluster, too.
+    Cluster,
+}
+
 /// `mbarrier.try_wait.parity`, until it succeeds
 #[track_caller]
-pub(crate) fn wait(instruction: &'static str, address: u32, parity: u32) {
+pub(crate) fn wait(instruction: &'static str, address: u32, parity: u32, scope: Scope) {
     let machine = Machine::current();
     let site = site::intern(instruction, Location::caller());
     loop {
-        let over = try_wait(machine, site, address, parity);
+        let over = try_wait(machine, site, (address, parity), scope);
         if machine.settle(over, true) || std::thread::panicking() {
             return;
         }
@@ -340,7 +441,12 @@ pub(crate) fn wait(instruction: &'static str, address: u32, parity: u32) {
 }
 
 /// Whether the phase is over; if not, the thread is one of those who wait.
-fn try_wait(machine: &Machine, site: Site, address: u32, parity: u32) -> Result<bool, Fault> {
+fn try_wait(
+    machine: &Machine,
+    site: Site,
+    (address, parity): (u32, u32),
+    scope: Scope,
+) -> Result<bool, Fault> {
     let who = machine.current.get();
     let mut block = machine.blocks[who.slot].borrow_mut();
     let block = &mut *block;
@@ -367,6 +473,10 @@ fn try_wait(machine: &Machine, site: Site, address: u32, parity: u32) -> Result<
         .loads
         .retain(|load| load.landed.is_none_or(|landed| landed >= phase));
     let released = Rc::clone(&barrier.released);
+    let peers = (scope == Scope::Cluster).then(|| Rc::clone(&barrier.released_peers));
     block.acquire(who, &released);
+    if let Some(peers) = peers.filter(|peers| !peers.is_empty()) {
+        block.acquire(who, &peers);
+    }
     Ok(true)
 }

@@ -16,6 +16,13 @@
 //! and counts of barriers, that the warps of a warpgroup do the same, and the registers that they hand each other
 //! ([`Asynchronous`]).
 //!
+//! Of clusters: the blocks of one are resident together and reach each other's shared memory by stores, asynchronous stores,
+//! copies and multicast, with the same checks as their own. An address has the block's rank from bit 24 on, as on an H200.
+//! Clocks are joined across blocks by the cluster's barrier, by arrivals and by bytes that land. A wait in the block's scope does
+//! not acquire what another block's arrival released in the cluster's; an arrival in the block's scope on another block's barrier
+//! orders only that a place is used again ([`crate::ptx::mbarrier::mbarrier_arrive_reuse_if`]). Found besides: accesses before the
+//! other block is known to have started, or not ordered before its end, and wrong ranks ([`Cluster`]).
+//!
 //! ```
 //! use ferroflash_kernels::emu::{self, GlobalMemory, Launch, Options};
 //! use ferroflash_kernels::ptx::{global, special};
@@ -31,7 +38,7 @@
 //! let (input, mut output) = ([1.5f32; 128], [0.0f32; 128]);
 //! let mut memory = GlobalMemory::new();
 //! let (from, to) = (memory.input("input", &input), memory.output("output", &mut output));
-//! let launch = Launch { grid: 2, threads: 64, shared_bytes: 0, resident_blocks: 2, blocks_per_sm: 1, spec: Spec::PLAIN };
+//! let launch = Launch { grid: 2, threads: 64, shared_bytes: 0, resident_blocks: 2, blocks_per_sm: 1, cluster: 1, spec: Spec::PLAIN };
 //! emu::run(&launch, &Options::seeded(1), &mut memory, &|| double(from, to))?;
 //! assert_eq!(output, [3.0; 128]);
 //!
@@ -48,13 +55,16 @@
 //! named itself carries `#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]`.
 //!
 //! Not modelled: speed, bank conflicts, the order of sums within a tensor-core product (`emu/mma.rs`); swizzles other than
-//! that of 128 bytes, and clusters. Whether a fence stands between a change of A's registers and a product is not known:
-//! one is asked for after every wait that hands accumulators back, and before the first product.
+//! that of 128 bytes. Of clusters: loads from another block's memory, relaxed arrivals at the cluster's barrier, and the scope in
+//! which bytes that land are acquired, which any wait does; what `st.async` writes counts as written by the generic proxy.
+//! Whether a fence stands between a change of A's registers and a product is not known: one is asked for after every wait that
+//! hands accumulators back, and before the first product.
 
 mod asynchronous;
 mod block;
 mod bulk;
 mod clock;
+mod cluster_fault;
 mod deadlock;
 mod ending;
 mod fault;
@@ -71,6 +81,7 @@ mod tensor_core;
 
 pub(crate) mod atomic;
 pub(crate) mod barrier;
+pub(crate) mod cluster;
 pub(crate) mod copies;
 pub(crate) mod global;
 pub(crate) mod lane;
@@ -86,6 +97,7 @@ pub(crate) mod warpgroup;
 pub(crate) mod wgmma;
 
 pub use asynchronous::Asynchronous;
+pub use cluster_fault::Cluster;
 pub use fault::{Access, Fault, Kind, MemoryLocation, Thread, Waiting};
 pub use memory::{GlobalMemory, Plain};
 
@@ -110,8 +122,19 @@ pub struct Launch {
     pub resident_blocks: u32,
     /// How many blocks a multiprocessor is to hold: each has its share of the registers.
     pub blocks_per_sm: u32,
+    /// How many blocks, one after the other in the grid, form a cluster: they start together, once there is room for all of
+    /// them, and reach each other's shared memory. 1: no clusters. It divides the grid, and is at most 8.
+    pub cluster: u32,
     /// The constants that the kernel is compiled with.
     pub spec: Spec,
+}
+
+impl Launch {
+    /// How many blocks are resident: whole clusters, at least one.
+    fn slots(&self) -> u32 {
+        let blocks = self.resident_blocks.min(self.grid);
+        (blocks - blocks % self.cluster).max(self.cluster)
+    }
 }
 
 /// Who goes next.

@@ -10,7 +10,7 @@ use super::fault::{Fault, Kind};
 use super::machine::{LANES, Machine, Who};
 use super::memory::GlobalMemory;
 use super::stacks::{self, Stacks};
-use super::{Launch, Options, Order, Stats, bulk, deadlock, ending};
+use super::{Launch, Options, Order, Stats, bulk, cluster, deadlock, ending};
 
 type Routine = Coroutine<(), (), (), DefaultStack>;
 
@@ -41,8 +41,13 @@ fn refuse(launch: &Launch) -> Option<&'static str> {
     if launch.blocks_per_sm > 2048 / launch.threads {
         return Some("a multiprocessor has at most 2048 threads");
     }
-    let resident = launch.resident_blocks.min(launch.grid) as usize;
-    if resident * launch.threads as usize > stacks::MOST {
+    if launch.cluster == 0 || launch.cluster > cluster::MOST_BLOCKS {
+        return Some("a cluster has between 1 and 8 blocks");
+    }
+    if !launch.grid.is_multiple_of(launch.cluster) {
+        return Some("the grid must be a multiple of the cluster");
+    }
+    if launch.slots() as usize * launch.threads as usize > stacks::MOST {
         return Some("more threads are resident than a process has stacks for");
     }
     // Destructors are no place for a kernel: a thread that unwinds is never suspended.
@@ -123,8 +128,8 @@ impl<'a> Scheduler<'a> {
 
     fn run(&mut self) -> Result<(), Fault> {
         let machine = self.machine;
-        for slot in 0..machine.blocks.len() {
-            self.start_block(slot);
+        for first in (0..machine.blocks.len()).step_by(machine.launch.cluster as usize) {
+            self.start_cluster(first);
         }
         // A thread that looks in vain this often, with nothing else happening, looks forever.
         let patience = 10_000 + 100 * self.routines.len() as u64;
@@ -173,12 +178,25 @@ impl<'a> Scheduler<'a> {
         }
     }
 
-    /// Starts the next block of the grid in this slot, if there is one.
-    fn start_block(&mut self, slot: usize) {
+    /// Starts the next cluster of the grid in the slots from this one on, if there is one.
+    fn start_cluster(&mut self, first: usize) {
         let launch = &self.machine.launch;
         if self.next_block >= launch.grid {
             return;
         }
+        if launch.cluster > 1 {
+            let warps = launch.cluster * launch.threads / LANES as u32;
+            let barrier = cluster::Barrier::of_warps(warps);
+            *cluster::barrier(self.machine, first).borrow_mut() = barrier;
+        }
+        for slot in first..first + launch.cluster as usize {
+            self.start_block(slot);
+        }
+    }
+
+    /// Starts the next block of the grid in this slot.
+    fn start_block(&mut self, slot: usize) {
+        let launch = &self.machine.launch;
         self.machine.blocks[slot]
             .borrow_mut()
             .start(self.next_block, launch);
@@ -273,13 +291,25 @@ impl<'a> Scheduler<'a> {
         let machine = self.machine;
         machine.progress();
         let who = machine.current.get();
-        let ended = ending::leave(&mut machine.blocks[who.slot].borrow_mut(), who)?;
+        let blocks = machine.launch.cluster as usize;
+        let ended = {
+            let mut block = machine.blocks[who.slot].borrow_mut();
+            let ended = ending::leave(&mut block, who)?;
+            if blocks > 1 {
+                cluster::leave(machine, &mut block, who);
+            }
+            ended
+        };
         if ended {
             let mut stats = machine.stats.get();
             stats.blocks += 1;
             machine.stats.set(stats);
             self.running_blocks -= 1;
-            self.start_block(who.slot);
+            let first = who.slot - who.slot % blocks;
+            let mut cluster = machine.blocks[first..first + blocks].iter();
+            if cluster.all(|block| block.borrow().live_warps == 0) {
+                self.start_cluster(first);
+            }
         }
         Ok(ended)
     }

@@ -1,6 +1,7 @@
 //! Shared memory that knows what was written, by whom, who has read it since, and what is still on its way.
 
 mod lasting;
+mod outgoing;
 mod reads;
 
 use super::Checks;
@@ -8,13 +9,18 @@ use super::asynchronous::Asynchronous;
 use super::block::{Actor, Fences};
 use super::clock::Stamp;
 use super::fault::{Fault, Kind, MemoryLocation};
+use outgoing::Outgoing;
 use reads::Reads;
 
 pub(super) use lasting::Reader;
 pub(super) use reads::Readers;
 
-/// Address of the first byte: not 0, so that a forgotten base shows.
+/// Address of the first byte in a block of rank 0: not 0, so that a forgotten base shows.
 pub(super) const BASE: u32 = 1024;
+/// Where the rank of a block in its cluster begins in addresses of its shared memory.
+pub(super) const RANK_SHIFT: u32 = 24;
+/// The part of an address that says where in a block's shared memory it is.
+pub(super) const WINDOW: u32 = (1 << RANK_SHIFT) - 1;
 /// What fresh memory holds: NaN in every floating-point type.
 const POISON: u8 = 0xff;
 /// Bytes that are tracked as one.
@@ -33,11 +39,16 @@ enum State {
 
 /// The dynamic shared memory of a block.
 pub(super) struct Shared {
+    /// Index of the block.
+    block: u32,
+    /// Address of the first byte.
+    base: u32,
     data: Vec<u8>,
     checks: Checks,
     state: Vec<State>,
     writes: Vec<Stamp>,
     reads: Reads,
+    outgoing: Outgoing,
 }
 
 /// A piece of shared memory to access.
@@ -67,20 +78,46 @@ impl Shared {
             Checks::Bounds => 0,
         };
         Shared {
+            block: 0,
+            base: BASE,
             data: vec![POISON; bytes as usize],
             checks,
             state: vec![State::Fresh; granules],
             writes: vec![Stamp::default(); granules],
             reads: Reads::new(granules, warps as usize),
+            outgoing: Outgoing::default(),
         }
     }
 
-    /// Forgets everything: the next block begins.
-    pub fn clear(&mut self) {
+    /// Forgets everything: the block with this index begins, of this rank in its cluster.
+    pub fn start(&mut self, block: u32, rank: u32) {
+        (self.block, self.base) = (block, rank << RANK_SHIFT | BASE);
+        self.outgoing.clear();
         self.data.fill(POISON);
         // Of what is fresh nobody asks who wrote it.
         self.state.fill(State::Fresh);
         self.reads.clear();
+    }
+
+    /// Address of the first byte.
+    #[inline]
+    pub fn base(&self) -> u32 {
+        self.base
+    }
+
+    /// A place in this memory, as told to who accesses it.
+    fn place(&self, actor: &Actor, offset: i64) -> MemoryLocation {
+        match self.block == actor.stamp.block {
+            true => MemoryLocation::Shared(offset),
+            false => MemoryLocation::Peer {
+                block: self.block,
+                offset,
+            },
+        }
+    }
+
+    fn place_of(&self, actor: &Actor, granule: usize) -> MemoryLocation {
+        self.place(actor, (granule * GRANULE) as i64)
     }
 
     /// The bytes at an offset that one of the functions below gave.
@@ -116,13 +153,13 @@ impl Shared {
             bytes,
             alignment,
         } = piece;
-        let offset = i64::from(addr) - i64::from(BASE);
-        let place = MemoryLocation::Shared(offset);
+        let offset = i64::from(addr) - i64::from(self.base);
+        let place = || self.place(actor, offset);
         if offset < 0 || offset + i64::from(bytes) > self.data.len() as i64 {
             let size = self.data.len() as u64;
             return Err(Kind::OutOfBounds {
                 access: actor.access(),
-                place,
+                place: place(),
                 bytes,
                 size,
             }
@@ -131,7 +168,7 @@ impl Shared {
         if !addr.is_multiple_of(alignment) {
             return Err(Kind::Misaligned {
                 access: actor.access(),
-                place,
+                place: place(),
                 alignment,
             }
             .into());
@@ -194,6 +231,11 @@ impl Shared {
         self.overwrite(actor, Some(fences), piece, State::InFlight)
     }
 
+    /// An asynchronous store by the generic proxy begins.
+    pub fn begin_store(&mut self, actor: &Actor, piece: Piece) -> Result<usize, Fault> {
+        self.overwrite(actor, None, piece, State::InFlight)
+    }
+
     /// A copy to `offset` is over, written at this moment.
     pub fn land(&mut self, stamp: &Stamp, offset: usize, bytes: u32) {
         for granule in self.granules(offset, bytes) {
@@ -213,11 +255,12 @@ impl Shared {
         state: State,
     ) -> Result<usize, Fault> {
         let offset = self.locate(actor, piece)?;
+        let sends = !self.outgoing.is_empty();
         for granule in self.granules(offset, piece.bytes) {
             let write = &self.writes[granule];
             match self.state[granule] {
                 State::Fresh => {}
-                State::Written if actor.sees(write) => {
+                State::Written if actor.is_over(write) => {
                     if fences.is_some_and(|fences| !fences.publish(actor, write)) {
                         return Err(self.unfenced(actor, granule));
                     }
@@ -225,6 +268,9 @@ impl Shared {
                 state => return Err(self.refuse(actor, granule, state)),
             }
             self.check_readers(actor, granule)?;
+            if sends {
+                self.check_outgoing(actor, granule)?;
+            }
             self.state[granule] = state;
             self.writes[granule] = actor.stamp;
         }
@@ -235,15 +281,15 @@ impl Shared {
     fn check_readers(&self, actor: &Actor, granule: usize) -> Result<(), Fault> {
         for (reader, last) in self.reads.of_granule(granule) {
             let in_flight = last.flights > 0;
-            if last.clock == 0 || !in_flight && actor.sees_warp(reader, last.clock) {
+            if last.clock == 0 || !in_flight && actor.sees_warp_of(self.block, reader, last.clock) {
                 continue;
             }
-            let mut stamps = self.reads.stamps(actor.stamp.block, reader, granule);
-            if let Some(earlier) = stamps.find(|stamp| in_flight || !actor.sees(stamp)) {
+            let mut stamps = self.reads.stamps(self.block, reader, granule);
+            if let Some(earlier) = stamps.find(|stamp| in_flight || !actor.is_over(stamp)) {
                 return Err(Kind::Race {
                     earlier: earlier.access(),
                     later: actor.access(),
-                    place: MemoryLocation::Shared((granule * GRANULE) as i64),
+                    place: self.place_of(actor, granule),
                 }
                 .into());
             }
@@ -252,7 +298,7 @@ impl Shared {
     }
 
     fn refuse(&self, actor: &Actor, granule: usize, state: State) -> Fault {
-        let place = MemoryLocation::Shared((granule * GRANULE) as i64);
+        let place = self.place_of(actor, granule);
         let (access, earlier) = (actor.access(), &self.writes[granule]);
         match state {
             State::Fresh => Kind::Uninitialised { access, place },
@@ -280,7 +326,7 @@ impl Shared {
             access: actor.access(),
             earlier: self.writes[granule].access(),
             fence: "fence.proxy.async",
-            place: MemoryLocation::Shared((granule * GRANULE) as i64),
+            place: self.place_of(actor, granule),
         }
         .into()
     }

@@ -2,6 +2,8 @@
 
 use std::panic::Location;
 
+use super::block::Parts;
+use super::cluster;
 use super::machine::Machine;
 use super::shared::Readers;
 use super::site;
@@ -45,6 +47,23 @@ pub(crate) fn store<const N: usize>(instruction: &'static str, addr: u32, words:
             }
         })
     };
+    machine.settle(stored, ());
+    machine.progress();
+}
+
+/// `st.shared::cluster` of `N` registers: to the shared memory of any block of the cluster.
+#[track_caller]
+pub(crate) fn store_cluster<const N: usize>(instruction: &'static str, addr: u32, words: [u32; N]) {
+    let machine = Machine::current();
+    let site = site::intern(instruction, Location::caller());
+    let stored = cluster::access(machine, site, addr, |_, parts| {
+        let Parts { actor, shared, .. } = parts;
+        let offset = shared.write(&actor, addr, (N * 4) as u32)?;
+        for (i, word) in words.iter().enumerate() {
+            shared.fill(offset + i * 4, &word.to_le_bytes());
+        }
+        Ok(())
+    });
     machine.settle(stored, ());
     machine.progress();
 }

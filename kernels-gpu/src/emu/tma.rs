@@ -7,13 +7,15 @@ use std::panic::Location;
 use std::rc::Rc;
 
 use super::block::{Actor, Parts};
-use super::bulk::{Region, Source, Step, Target};
+use super::bulk::{MOST_WORD_BYTES, Moved, Region, Source, Step, Target};
 use super::clock::MOST_STORERS;
+use super::cluster::{self, rank_of, with_rank};
+use super::cluster_fault::Cluster;
 use super::fault::{Fault, Kind};
 use super::knowledge::Knowledge;
 use super::machine::{LANES, Machine};
 use super::memory::Strength;
-use super::proxy::{self, Proxy};
+use super::proxy::{self, Proxy, Reach};
 use super::shared::{Piece, Reader};
 use super::site::{self, Site};
 use super::tensor_map::{self, Found};
@@ -130,13 +132,35 @@ fn try_load(
 ) -> Result<(), Fault> {
     let who = machine.current.get();
     let mut block = machine.blocks[who.slot].borrow_mut();
+    let parts = block.parts(who, site);
+    let (source, map) = source(&parts.actor)?;
+    begin_load(
+        machine,
+        site,
+        who.slot,
+        parts,
+        (source, map),
+        (to, alignment),
+        mbarrier,
+    )
+}
+
+/// A load to the block in a slot begins.
+fn begin_load(
+    machine: &Machine,
+    site: Site,
+    slot: usize,
+    parts: Parts,
+    (source, map): (Source, Option<Found>),
+    (to, alignment): (u32, u32),
+    mbarrier: u32,
+) -> Result<(), Fault> {
     let Parts {
         actor,
         shared,
         fences,
         mbarriers,
-    } = block.parts(who, site);
-    let (source, map) = source(&actor)?;
+    } = parts;
     let barrier = mbarriers.find_for_engine(&actor, fences, mbarrier)?;
     let bytes = source.bytes();
     let piece = Piece {
@@ -146,7 +170,7 @@ fn try_load(
     };
     let offset = shared.begin_bulk_copy(&actor, fences, piece)?;
     shared.poison(offset, bytes as usize);
-    let (number, stamp) = barrier.begin_load(who, site);
+    let (number, stamp) = barrier.begin_load(machine.current.get(), site);
     if let Some(map) = map {
         map.keep(machine, &actor, stamp)?;
     }
@@ -160,8 +184,162 @@ fn try_load(
         offset,
         mbarrier: (mbarrier, number),
     };
-    machine.engine.borrow_mut().push(who.slot, step);
+    machine.engine.borrow_mut().push(slot, step);
     Ok(())
+}
+
+/// `cp.async.bulk.tensor` with `.multicast::cluster`
+#[track_caller]
+pub(crate) fn load_multicast(
+    instruction: &'static str,
+    to: u32,
+    map: u64,
+    at: [u32; 4],
+    mbarrier: u32,
+    blocks: u16,
+) {
+    let machine = Machine::current();
+    let site = site::intern(instruction, Location::caller());
+    let begun = try_load_multicast(machine, site, to, (map, at), mbarrier, blocks);
+    machine.settle(begun, ());
+    machine.progress();
+}
+
+fn try_load_multicast(
+    machine: &Machine,
+    site: Site,
+    to: u32,
+    (map, at): (u64, [u32; 4]),
+    mbarrier: u32,
+    blocks: u16,
+) -> Result<(), Fault> {
+    if blocks == 0 {
+        let access = machine.current.get().access(site);
+        return Err(Cluster::NoBlock { access }.into());
+    }
+    for rank in (0..u16::BITS).filter(|rank| blocks & 1 << rank != 0) {
+        let (to, mbarrier) = (with_rank(to, rank), with_rank(mbarrier, rank));
+        cluster::reach(machine, site, to, |slot, parts| {
+            let (region, found) = region(machine, &parts.actor, map, at, to)?;
+            let source = (Source::Box(region), Some(found));
+            begin_load(
+                machine,
+                site,
+                slot,
+                parts,
+                source,
+                (to, ALIGNMENT),
+                mbarrier,
+            )
+        })?;
+    }
+    Ok(())
+}
+
+/// `st.async` of `N` registers
+#[track_caller]
+pub(crate) fn store_words<const N: usize>(
+    instruction: &'static str,
+    to: u32,
+    words: [u32; N],
+    mbarrier: u32,
+) {
+    let machine = Machine::current();
+    let site = site::intern(instruction, Location::caller());
+    let mut bytes = [0; MOST_WORD_BYTES];
+    for (bytes, word) in bytes.chunks_exact_mut(4).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    let n_bytes = (N * 4) as u32;
+    let piece = Piece {
+        addr: to,
+        bytes: n_bytes,
+        alignment: n_bytes,
+    };
+    let begun = begin_move(machine, site, piece, mbarrier, Moved::Words(bytes, n_bytes));
+    machine.settle(begun, ());
+    machine.progress();
+}
+
+/// `cp.async.bulk` from shared memory to that of a block of the cluster
+#[track_caller]
+pub(crate) fn store_cluster(
+    instruction: &'static str,
+    to: u32,
+    from: u32,
+    bytes: u32,
+    mbarrier: u32,
+) {
+    let machine = Machine::current();
+    let site = site::intern(instruction, Location::caller());
+    let begun = try_store_cluster(machine, site, (to, from, bytes), mbarrier);
+    machine.settle(begun, ());
+    machine.progress();
+}
+
+fn try_store_cluster(
+    machine: &Machine,
+    site: Site,
+    (to, from, bytes): (u32, u32, u32),
+    mbarrier: u32,
+) -> Result<(), Fault> {
+    let who = machine.current.get();
+    let piece = |addr| Piece {
+        addr,
+        bytes,
+        alignment: BYTES_ALIGNMENT,
+    };
+    let offset = {
+        let mut block = machine.blocks[who.slot].borrow_mut();
+        let Parts {
+            actor,
+            shared,
+            fences,
+            ..
+        } = block.parts(who, site);
+        check_bytes(&actor, bytes)?;
+        let number = machine.engine.borrow().next_number();
+        shared.begin_sending(&actor, fences, piece(from), number)?
+    };
+    let moved = Moved::Shared(who.slot, offset, bytes);
+    begin_move(machine, site, piece(to), mbarrier, moved)
+}
+
+/// A copy to the shared memory of a block of the cluster begins.
+fn begin_move(
+    machine: &Machine,
+    site: Site,
+    to: Piece,
+    mbarrier: u32,
+    bytes: Moved,
+) -> Result<(), Fault> {
+    let who = machine.current.get();
+    cluster::reach(machine, site, to.addr, |slot, parts| {
+        let Parts {
+            actor,
+            shared,
+            fences,
+            mbarriers,
+        } = parts;
+        if rank_of(mbarrier) != rank_of(to.addr) {
+            let (access, block) = (actor.access(), fences.block);
+            return Err(Cluster::MbarrierElsewhere { access, block }.into());
+        }
+        let barrier = mbarriers.find_for_engine(&actor, fences, mbarrier)?;
+        let offset = match bytes {
+            Moved::Words(..) => shared.begin_store(&actor, to)?,
+            Moved::Shared(..) => shared.begin_bulk_copy(&actor, fences, to)?,
+        };
+        shared.poison(offset, to.bytes as usize);
+        let (number, _) = barrier.begin_load(who, site);
+        let step = Step::Move {
+            bytes,
+            offset,
+            mbarrier: (mbarrier, number),
+        };
+        machine.engine.borrow_mut().push(slot, step);
+        Ok(())
+    })
 }
 
 /// `cp.async.bulk.tensor` from shared to global memory
@@ -333,14 +511,29 @@ pub(crate) fn fence_proxy_async_global(instruction: &'static str) {
     proxy::fence(&mut block, who, site, Proxy::Async);
 }
 
-/// `fence.proxy.async`
+/// `fence.proxy.async.shared::cta`
 #[track_caller]
-pub(crate) fn fence_proxy_async(_: &'static str) {
+pub(crate) fn fence_proxy_async(instruction: &'static str) {
+    fence_shared(instruction, Reach::Block);
+}
+
+/// `fence.proxy.async.shared::cluster`
+#[track_caller]
+pub(crate) fn fence_proxy_async_cluster(instruction: &'static str) {
+    fence_shared(instruction, Reach::Cluster);
+}
+
+#[track_caller]
+fn fence_shared(instruction: &'static str, reach: Reach) {
     let machine = Machine::current();
     let who = machine.current.get();
     let mut block = machine.blocks[who.slot].borrow_mut();
     let now = block.warps[who.warp].now;
     let lane = &mut block.lanes[who.warp * LANES + who.lane];
     lane.proxy_fences.push(now);
+    if machine.launch.cluster > 1 {
+        let site = site::intern(instruction, Location::caller());
+        proxy::fence_shared(&mut block, who, site, reach);
+    }
     block.warps[who.warp].advance_sub();
 }

@@ -7,6 +7,7 @@ mod operand;
 
 use super::asynchronous::Asynchronous;
 use super::block::{Block, Parts};
+use super::cluster::{rank_of, with_rank};
 use super::fault::Fault;
 use super::machine::{LANES, Machine, Who};
 use super::mma::Operand;
@@ -253,8 +254,10 @@ fn begin_reading(
         ..
     } = block.parts(who, site);
     let reader = Reader::Warp(who.warp);
+    // Descriptors name places in the own block's memory.
+    let rank = rank_of(shared.base());
     let piece = |addr| Piece {
-        addr,
+        addr: with_rank(addr, rank),
         bytes: CHUNK,
         alignment: CHUNK,
     };

@@ -1,9 +1,9 @@
 //! Probes: one tiny kernel for every instruction, so that its two bodies can be compared on a GPU.
 //!
-//! A probe is one block. Its input is `input_words` words for each thread, word `k` of thread `t` at index
+//! A probe is one block, or in [`cluster`] a cluster of them. Its input is `input_words` words for each thread, word `k` of thread `t` at index
 //! `k · threads + t`; its output is laid out likewise. The list below makes the entries `probe_<name>` of the PTX
 //! module `probes`, and on the CPU the table [`PROBES`], whose rows know how to fill the input and how closely two
-//! outputs must agree. Those of Hopper's instructions, in [`hopper`], take tensor maps besides.
+//! outputs must agree. Those of Hopper's instructions, in [`hopper`] and [`cluster`], take tensor maps besides.
 #![allow(
     unsafe_op_in_unsafe_fn,
     reason = "every function here has one contract, its row's: that block, an input and an output of those sizes"
@@ -16,6 +16,8 @@ use crate::ptx::{
 mod atomics;
 mod clocks;
 mod conversions;
+
+pub mod cluster;
 
 pub mod hopper;
 
@@ -38,7 +40,7 @@ mod entries;
 mod table;
 
 #[cfg(not(target_arch = "nvptx64"))]
-pub use table::{Disagreement, HOPPER_PROBES, PROBES, Probe, Takes};
+pub use table::{CLUSTER_PROBES, Disagreement, HOPPER_PROBES, PROBES, Probe, Takes};
 
 /// Address of word `k` of this thread.
 fn word(base: u64, k: u32) -> u64 {

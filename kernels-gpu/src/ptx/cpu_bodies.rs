@@ -21,6 +21,7 @@ fn warp<T: Copy + Default>(lane: impl Fn(u32) -> T) -> [T; 32] {
         shared_bytes: 4096,
         resident_blocks: 1,
         blocks_per_sm: 1,
+        cluster: 1,
         spec: Spec::PLAIN,
     };
     let kernel = || {

@@ -127,3 +127,22 @@ pub unsafe fn stmatrix_x4_trans(addr: u32, x: [u32; 4]) {
         cpu: ldmatrix::store("stmatrix.x4.trans", addr, x, ldmatrix::Order::Transposed)
     }
 }
+
+/// `stmatrix.sync.aligned.m8n8.x2.trans.shared.b16`: two 8×8 matrices to shared memory, transposed.
+///
+/// PTX 7.8, sm_90.
+///
+/// # Safety
+/// As [`stmatrix_x4`].
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn stmatrix_x2_trans(addr: u32, x: [u32; 2]) {
+    bodies! {
+        ptx!(
+            "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [{a}], {{{x0}, {x1}}};",
+            a = in(reg32) addr, x0 = in(reg32) x[0], x1 = in(reg32) x[1],
+            options(nostack)
+        );
+        cpu: ldmatrix::store("stmatrix.x2.trans", addr, x, ldmatrix::Order::Transposed)
+    }
+}

@@ -48,6 +48,7 @@ macro_rules! bodies {
 
 pub mod atomic;
 pub mod barrier;
+pub mod cluster;
 pub mod convert;
 pub mod cp_async;
 pub mod global;

@@ -61,6 +61,29 @@ pub unsafe fn tma_load_evict_first(to: u32, map: u64, at: [u32; 4], mbarrier: u3
     }
 }
 
+/// `cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster`: as [`tma_load`], and the box goes to
+/// each block of the cluster whose bit in `blocks` is set: to the same place in its shared memory as `to` in this one's, and
+/// its bytes count on the barrier at the same place as `mbarrier`.
+///
+/// PTX 8.0, sm_90.
+///
+/// # Safety
+/// As [`tma_load`], in each of the blocks; all of them have started, and have made their barriers. `blocks` is not 0 and has no bits but
+/// those of blocks of the cluster.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn tma_load_multicast(to: u32, map: u64, at: [u32; 4], mbarrier: u32, blocks: u16) {
+    bodies! {
+        ptx!(
+            "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [{to}], [{map}, {{{c0}, {c1}, {c2}, {c3}}}], [{bar}], {blocks};",
+            to = in(reg32) to, map = in(reg64) map, bar = in(reg32) mbarrier, blocks = in(reg16) blocks,
+            c0 = in(reg32) at[0], c1 = in(reg32) at[1], c2 = in(reg32) at[2], c3 = in(reg32) at[3],
+            options(nostack)
+        );
+        cpu: tma::load_multicast("cp.async.bulk.tensor.multicast::cluster", to, map, at, mbarrier, blocks)
+    }
+}
+
 /// `cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes`: begins the copy of `n_bytes` from global to
 /// shared memory; they count on the barrier at `mbarrier`.
 ///
@@ -126,6 +149,28 @@ pub unsafe fn bulk_store(to: u64, from: u32, n_bytes: u32) {
             options(nostack)
         );
         cpu: tma::store_bytes("cp.async.bulk (store)", to, from, n_bytes)
+    }
+}
+
+/// `cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes`: begins the copy of `n_bytes` from this block's shared
+/// memory to that of a block of the cluster; they count on the barrier at `mbarrier`, in the same block as `to`.
+///
+/// PTX 8.0, sm_90.
+///
+/// # Safety
+/// The bytes fit at `to`, in a block that has started and does not end before; both addresses and `n_bytes` are multiples of
+/// 16. Until the barrier's phase is over nobody else reads or writes at `to`, nobody writes at `from`, and this block does
+/// not end. They were written before a [`fence_proxy_async`] of each writer and a barrier with them.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn bulk_store_cluster(to: u32, from: u32, n_bytes: u32, mbarrier: u32) {
+    bodies! {
+        ptx!(
+            "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [{to}], [{from}], {n}, [{bar}];",
+            to = in(reg32) to, from = in(reg32) from, n = in(reg32) n_bytes, bar = in(reg32) mbarrier,
+            options(nostack)
+        );
+        cpu: tma::store_cluster("cp.async.bulk.shared::cluster (store)", to, from, n_bytes, mbarrier)
     }
 }
 
@@ -210,5 +255,18 @@ pub fn fence_proxy_async() {
     bodies! {
         ptx!("fence.proxy.async.shared::cta;", options(nostack));
         cpu: tma::fence_proxy_async("fence.proxy.async")
+    }
+}
+
+/// `fence.proxy.async.shared::cluster`: what this thread has written to shared memory of any block of the cluster, or acquired of
+/// it, is seen by the copy engine and by `wgmma`.
+///
+/// PTX 8.0, sm_90.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub fn fence_proxy_async_cluster() {
+    bodies! {
+        ptx!("fence.proxy.async.shared::cluster;", options(nostack));
+        cpu: tma::fence_proxy_async_cluster("fence.proxy.async.shared::cluster")
     }
 }

@@ -172,13 +172,19 @@ impl Backward {
             list: params.list,
             ..*pass
         };
+        let rows_out = match self.main.head_dim {
+            Some(head_dim) if self.is_tma() => {
+                config::TmaBackward::of(head_dim, head_dim, self.main.tiles).rows_out()
+            }
+            _ => 0,
+        };
         params.maps = [
             map_q(q),
             map_k(k, block_k),
             map_k(v, block_k),
             map_q(d_o),
-            map_k(d_k, 64),
-            map_k(d_v, 64),
+            map_k(d_k, rows_out),
+            map_k(d_v, rows_out),
         ];
         params.mapped = [pass.q, pass.k, pass.v, pass.d_o, pass.d_k, pass.d_v];
         (params.d_q, params.d_k, params.d_v) = (pass.d_q, pass.d_k, pass.d_v);

@@ -132,6 +132,15 @@ fn gradients_of_packed_sequences_in_other_tiles_are_as_of_each_alone() {
     );
     check_backward(
         "sm90a",
+        "bf16_d256_wide",
+        (OPEN, 0),
+        CAUSAL,
+        1,
+        (true, true),
+        2,
+    );
+    check_backward(
+        "sm90a",
         "bf16_d192",
         (OPEN, OPEN),
         Spec::PLAIN,

@@ -16,6 +16,7 @@ pub fn launch(
         shared_bytes: tile_config.shared_bytes,
         resident_blocks: 3 * tile_config.blocks_per_sm,
         blocks_per_sm: tile_config.blocks_per_sm,
+        cluster: 1,
         spec: spec.among(variant.capabilities()),
     };
     let kernel = entry::emulated(variant.name).unwrap();

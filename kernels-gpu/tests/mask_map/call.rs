@@ -177,6 +177,7 @@ impl Call {
             shared_bytes: variant.tile_config.shared_bytes,
             resident_blocks: 4,
             blocks_per_sm: variant.tile_config.blocks_per_sm,
+            cluster: 1,
             spec: match at_pairs {
                 true => spec.with(Constant::Score),
                 false => spec,

@@ -161,6 +161,7 @@ impl Case {
             shared_bytes: variant.tile_config.shared_bytes,
             resident_blocks: 4,
             blocks_per_sm: variant.tile_config.blocks_per_sm,
+            cluster: 1,
             spec: match self.causal {
                 true => Spec::PLAIN.with(Constant::RightBound),
                 false => Spec::PLAIN,

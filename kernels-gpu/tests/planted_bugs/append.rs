@@ -130,6 +130,7 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
         shared_bytes: 0,
         resident_blocks: BLOCKS,
         blocks_per_sm: 1,
+        cluster: 1,
         spec: Spec::PLAIN,
     };
     // SAFETY: the emulator checks every access.

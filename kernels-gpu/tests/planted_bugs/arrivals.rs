@@ -153,6 +153,7 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
         // As on a device that other work keeps busy.
         resident_blocks: 2,
         blocks_per_sm: 1,
+        cluster: 1,
         spec: Spec::PLAIN,
     };
     emu::run(&launch, &options, &mut memory, &|| kernel.kernel())?;

@@ -208,6 +208,7 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
         shared_bytes: (1 + STEPS) * TILE_BYTES + WARPS * PART_BYTES,
         resident_blocks: 1,
         blocks_per_sm: 1,
+        cluster: 1,
         spec: Spec::PLAIN,
     };
     emu::run(&launch, &options, &mut memory, &|| columns.kernel())?;

@@ -63,6 +63,7 @@ fn run(threads: u32, seed: u64, kernel: impl Fn(&Given)) -> Result<Vec<u16>, Fau
         shared_bytes: SHARED,
         resident_blocks: 1,
         blocks_per_sm: 1,
+        cluster: 1,
         spec: Spec::PLAIN,
     };
     emu::run(&launch, &Options::seeded(seed), &mut memory, &|| {

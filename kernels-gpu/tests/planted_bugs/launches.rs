@@ -14,6 +14,7 @@ const LAUNCH: Launch = Launch {
     shared_bytes: 0,
     resident_blocks: 2,
     blocks_per_sm: 1,
+    cluster: 1,
     spec: Spec::PLAIN,
 };
 

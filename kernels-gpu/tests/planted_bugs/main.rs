@@ -16,6 +16,7 @@ macro_rules! caught {
 
 mod append;
 mod arrivals;
+mod clusters;
 mod columns;
 mod first_kernel;
 mod hopper;

@@ -213,6 +213,7 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
         shared_bytes: STAGES * STAGE_BYTES,
         resident_blocks: 2,
         blocks_per_sm: 1,
+        cluster: 1,
         spec: Spec::PLAIN,
     };
     let product = Product {

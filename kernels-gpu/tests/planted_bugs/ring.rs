@@ -278,6 +278,7 @@ fn run(problem: Problem, bug: Bug, options: Options) -> Result<bool, Fault> {
         shared_bytes: kernel_shared_bytes(consumers),
         resident_blocks: 1,
         blocks_per_sm: 1,
+        cluster: 1,
         spec: Spec::PLAIN,
     };
     emu::run(&launch, &options, &mut memory, &|| kernel.run())?;

@@ -146,6 +146,7 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
         shared_bytes: 0,
         resident_blocks,
         blocks_per_sm: 1,
+        cluster: 1,
         spec: Spec::PLAIN,
     };
     emu::run(&launch, &options, &mut memory, &|| kernel.kernel())?;

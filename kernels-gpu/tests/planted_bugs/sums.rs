@@ -294,6 +294,7 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
         shared_bytes: BYTES + 16,
         resident_blocks: BLOCKS,
         blocks_per_sm: 1,
+        cluster: 1,
         spec: Spec::PLAIN,
     };
     emu::run(&launch, &options, &mut memory, &|| kernel.kernel())?;

@@ -300,6 +300,7 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
         shared_bytes: BOX + 8,
         resident_blocks: 2,
         blocks_per_sm: 1,
+        cluster: 1,
         spec: Spec::PLAIN,
     };
     match bug {

@@ -178,6 +178,7 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
         shared_bytes: 6 * PIECE,
         resident_blocks: 1,
         blocks_per_sm: 1,
+        cluster: 1,
         spec: Spec::PLAIN,
     };
     emu::run(&launch, &options, &mut GlobalMemory::new(), &|| {

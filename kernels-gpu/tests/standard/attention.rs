@@ -184,6 +184,7 @@ fn launch(
         shared_bytes: variant.tile_config.shared_bytes,
         resident_blocks: variant.tile_config.blocks_per_sm,
         blocks_per_sm: variant.tile_config.blocks_per_sm,
+        cluster: 1,
         spec: case.spec().among(variant.capabilities()),
     };
     if launch.grid == 0 {

@@ -2,10 +2,14 @@
 
 use std::fmt::Write;
 
+use ferroflash_kernels::config::PROBE_CLUSTER;
 use ferroflash_kernels::variants::{self, Kind, TileConfig};
 
 /// What the names of probes of Hopper's instructions start with.
 pub const HOPPER_PROBE_PREFIX: &str = "probe_sm90a_";
+
+/// What the names of those start with that run as a cluster of blocks.
+const CLUSTER_PROBE_PREFIX: &str = "probe_sm90a_cluster_";
 
 /// The threads of the largest probe of Hopper's instructions. Without a bound ptxas ignores `setmaxnreg`.
 const HOPPER_PROBE_THREADS: u32 = 128;
@@ -17,9 +21,11 @@ pub fn finished(name: &str, text: &str) -> String {
             let TileConfig {
                 threads,
                 blocks_per_sm,
+                cluster,
                 ..
             } = variant.tile_config;
             let bounded = with_launch_bounds(text, threads, blocks_per_sm);
+            let bounded = with_cluster(&bounded, cluster);
             match variant.kind {
                 Kind::TmaForward | Kind::TmaForwardMla | Kind::TmaBackward => {
                     with_alignment(&bounded)
@@ -28,7 +34,12 @@ pub fn finished(name: &str, text: &str) -> String {
             }
         }
         None if name.starts_with(HOPPER_PROBE_PREFIX) => {
-            with_alignment(&with_launch_bounds(text, HOPPER_PROBE_THREADS, 1))
+            let bounded = with_launch_bounds(text, HOPPER_PROBE_THREADS, 1);
+            let cluster = match name.starts_with(CLUSTER_PROBE_PREFIX) {
+                true => PROBE_CLUSTER,
+                false => 1,
+            };
+            with_alignment(&with_cluster(&bounded, cluster))
         }
         None => text.to_owned(),
     }
@@ -44,6 +55,17 @@ fn with_launch_bounds(entry: &str, threads: u32, blocks_per_sm: u32) -> String {
         &entry[body..]
     );
     text
+}
+
+/// The entry with the blocks of its cluster, where that is more than one: then a launch needs no attribute for it.
+fn with_cluster(entry: &str, cluster: u32) -> String {
+    if cluster == 1 {
+        return entry.to_owned();
+    }
+    let body = entry.find('{').unwrap_or(entry.len());
+    let head = entry[..body].trim_end();
+    let size = format!(".explicitcluster\n.reqnctapercluster {cluster}, 1, 1");
+    format!("{head}\n{size}\n{}", &entry[body..])
 }
 
 /// The entry with its tensor maps where the copy engine wants them: at a multiple of 64 bytes. rustc cannot pass a struct
@@ -76,6 +98,8 @@ mod tests {
         assert_eq!(entry("probe_add"), ENTRY);
         let probe = entry("probe_sm90a_setmaxnreg");
         assert!(probe.contains(")\n.maxntid 128, 1, 1\n.minnctapersm 1\n{"));
+        let probe = entry("probe_sm90a_cluster_barrier");
+        assert!(probe.contains(".minnctapersm 1\n.explicitcluster\n.reqnctapercluster 2, 1, 1\n{"));
     }
 
     #[test]

@@ -77,7 +77,8 @@ impl Probes {
         let from = Memory::new(device, size_of_val(input) as u64)?;
         let to = Memory::new(device, size_of_val(output.as_slice()) as u64)?;
         let size = LaunchSize {
-            grid: 1,
+            // The entry itself says that they are a cluster.
+            grid: probe.cluster(),
             threads: probe.threads(),
             shared_bytes: probe.shared_bytes(),
         };

@@ -35,20 +35,9 @@ impl Shared {
     ) -> Result<usize, Fault> {
         let offset = self.locate(actor, piece)?;
         let number = self.number(reader);
-        // Neighbours were mostly written together.
         let mut checked = Stamp::default();
         for granule in self.granules(offset, piece.bytes) {
-            let write = &self.writes[granule];
-            match self.state[granule] {
-                State::Written if *write == checked => {}
-                State::Written if !actor.sees(write) => {
-                    return Err(self.refuse(actor, granule, State::Written));
-                }
-                State::Written if fences.publish(actor, write) => {}
-                State::Written => return Err(self.unfenced(actor, granule)),
-                state => return Err(self.refuse(actor, granule, state)),
-            }
-            checked = *write;
+            self.check_async_read(actor, fences, granule, &mut checked)?;
             let read = self.reads.last(number, granule);
             let Some(flights) = read.flights.checked_add(1) else {
                 return Err(Kind::Operand {
@@ -62,6 +51,30 @@ impl Shared {
             read.flights = flights;
         }
         Ok(offset)
+    }
+
+    /// Whether the asynchronous proxy may read a granule. Neighbours were mostly written together: `checked` is who wrote the
+    /// last one.
+    #[inline(always)]
+    pub(super) fn check_async_read(
+        &self,
+        actor: &Actor,
+        fences: Fences,
+        granule: usize,
+        checked: &mut Stamp,
+    ) -> Result<(), Fault> {
+        let write = &self.writes[granule];
+        match self.state[granule] {
+            State::Written if write == checked => {}
+            State::Written if !actor.sees(write) => {
+                return Err(self.refuse(actor, granule, State::Written));
+            }
+            State::Written if fences.publish(actor, write) => {}
+            State::Written => return Err(self.unfenced(actor, granule)),
+            state => return Err(self.refuse(actor, granule, state)),
+        }
+        *checked = *write;
+        Ok(())
     }
 
     /// A read that began at this offset is over, and counts as one at this moment: by the warp's lanes together, or,

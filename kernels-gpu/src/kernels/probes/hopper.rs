@@ -35,7 +35,7 @@ const BATCH: u32 = 2;
 /// Rows of a box.
 const BOX_ROWS: u32 = 16;
 /// Bytes of a box.
-const BOX: u32 = BOX_ROWS * 128;
+pub(super) const BOX: u32 = BOX_ROWS * 128;
 /// Words of a tensor.
 const WORDS: u32 = COLUMNS * ROWS * HEADS * BATCH / 2;
 
@@ -75,7 +75,7 @@ impl ProbeMaps {
 
 /// Whether this is the block's first thread; each time a question that the compiler cannot answer by an earlier one. It
 /// would copy a barrier between two of them into both ways of a branch, and split the first warp at it.
-unsafe fn first_thread() -> bool {
+pub(super) unsafe fn first_thread() -> bool {
     let warp_first = shuffle::shuffle_idx_u32(special::thread_idx_x(), 0);
     warp_first == 0 && special::lane_idx() == 0
 }
@@ -319,6 +319,16 @@ pub(super) unsafe fn stmatrix_x4_trans(input: u64, output: u64, _: u64) {
     ldmatrix::stmatrix_x4_trans(base + (lane * 5 + 3) % 32 * 16, x);
     barrier::warp_sync();
     put_all(output, 0, &shared::ld_shared_x4(base + lane * 16));
+}
+
+/// The same of two matrices, whose rows the first 16 lanes point at.
+pub(super) unsafe fn stmatrix_x2_trans(input: u64, output: u64, _: u64) {
+    let lane = special::lane_idx();
+    let base = special::shared_base() + special::thread_idx_x() / 32 * 256;
+    let x = [get(input, 0), get(input, 1)];
+    ldmatrix::stmatrix_x2_trans(base + (lane * 5 + 3) % 16 * 16, x);
+    barrier::warp_sync();
+    put_all(output, 0, &shared::ld_shared_x2(base + lane * 8));
 }
 
 /// Eight places collect four whole numbers from each thread; the others stay 0.

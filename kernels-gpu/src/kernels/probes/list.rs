@@ -1,4 +1,4 @@
-//! THE list of probes, in two parts: the PTX entries and the tables are made from it.
+//! THE list of probes, in three parts: the PTX entries and the tables are made from it.
 //!
 //! Where an agreement is not exact, it is what the PTX manual allows the device and 1 ulp for the CPU: `ex2` 2 ulp,
 //! `rcp` 1 ulp, `lg2` 2⁻²² absolute near 1 and relative elsewhere. Sums within `mma` have no documented order or
@@ -69,7 +69,9 @@ macro_rules! for_each_hopper_probe {
             bulk_adds { 128, 2048, Bits, 4, 4, Exact }
             stmatrix_x4 { 128, 2048, Bits, 4, 4, Exact }
             stmatrix_x4_trans { 128, 2048, Bits, 4, 4, Exact }
+            stmatrix_x2_trans { 128, 1024, Bits, 2, 2, Exact }
             red_add_f32x4 { 128, 0, Bits, 0, 1, Exact }
+            wgmma_n40_ss_k { 128, 13312, WholeF16, 26, 20, Exact }
             wgmma_n64_ss_k { 128, 16384, WholeBf16, 32, 32, Exact }
             wgmma_n64_ss_mn { 128, 16384, WholeF16, 32, 32, Exact }
             wgmma_n64_ts_k { 128, 16384, WholeF16, 32, 32, Exact }
@@ -112,6 +114,23 @@ macro_rules! for_each_hopper_probe {
             cvt_e4m3x4 { 128, 0, HalfFloats, 4, 2, Exact }
             cvt_e5m2x4 { 128, 0, Floats, 4, 2, Exact }
             prmt_pair { 128, 0, Bits, 3, 1, Exact }
+        }
+    };
+}
+
+/// Calls `$callback!` with every probe of clusters of two blocks, in rows as those of [`crate::for_each_probe`].
+#[macro_export]
+macro_rules! for_each_cluster_probe {
+    ($callback:ident) => {
+        $callback! {
+            ranks { 128, 1024, Bits, 0, 4, Exact }
+            stores { 128, 2048, Bits, 4, 4, Exact }
+            arrivals { 128, 4112, Bits, 4, 8, Exact }
+            reuse { 128, 2064, Bits, 4, 8, Exact }
+            async_stores { 128, 3088, Bits, 4, 6, Exact }
+            bulk_stores { 128, 4112, Bits, 4, 4, Exact }
+            multicast { 128, 4112, Bits, 12, 8, Exact }
+            fences { 128, 2048, Bits, 4, 4, Exact }
         }
     };
 }

@@ -1,8 +1,10 @@
 //! The probes as data: what to give them and how closely two machines must agree on what comes out.
 
+use super::cluster;
 use super::hopper::{self, ProbeMaps};
+use crate::config::PROBE_CLUSTER;
 use crate::ptx::parameters::parameter_address;
-use crate::{for_each_hopper_probe, for_each_probe};
+use crate::{for_each_cluster_probe, for_each_hopper_probe, for_each_probe};
 
 /// What the input of a probe is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +66,7 @@ pub enum Takes {
     TensorMaps,
 }
 
-/// One probe: a launch of one block, with two addresses as its parameters and, for those of Hopper, tensor maps.
+/// One probe: a launch of one block, or of one cluster, with two addresses as its parameters and, for those of Hopper, tensor maps.
 ///
 /// Only the lists here make probes: the sizes of one are those of its kernel, and whoever launches it may rely on that.
 ///
@@ -78,6 +80,7 @@ pub struct Probe {
     name: &'static str,
     entry: &'static str,
     takes: Takes,
+    cluster: u32,
     threads: u32,
     shared_bytes: u32,
     fill: Fill,
@@ -103,7 +106,12 @@ impl Probe {
         self.takes
     }
 
-    /// Threads of its only block.
+    /// Its blocks, which form a cluster where it is more than one.
+    pub fn cluster(&self) -> u32 {
+        self.cluster
+    }
+
+    /// Threads of a block.
     pub fn threads(&self) -> u32 {
         self.threads
     }
@@ -115,7 +123,7 @@ impl Probe {
 
     /// Words of input that its threads read together.
     pub fn input_len(&self) -> usize {
-        (self.threads * self.input_words) as usize
+        (self.cluster * self.threads * self.input_words) as usize
     }
 
     /// The kernel, to be called by every thread that [`crate::emu`] runs, with the addresses of input and output, and
@@ -139,7 +147,7 @@ impl Probe {
 
     /// An output for the probe to write.
     pub fn output(&self) -> Vec<u32> {
-        vec![0; (self.threads * self.output_words) as usize]
+        vec![0; (self.cluster * self.threads * self.output_words) as usize]
     }
 
     /// The first word on which two outputs do not agree.
@@ -237,11 +245,12 @@ fn order(bits: u32) -> i64 {
 }
 
 macro_rules! row {
-    ($takes:ident, $entry:literal, $run:expr, $name:ident { $threads:literal, $shared:literal, $fill:ident, $input:literal, $output:expr, $($agreement:tt)* }) => {
+    ($takes:ident, $cluster:expr, $entry:literal, $prefix:literal, $run:expr, $name:ident { $threads:literal, $shared:literal, $fill:ident, $input:literal, $output:expr, $($agreement:tt)* }) => {
         Probe {
-            name: stringify!($name),
-            entry: concat!($entry, stringify!($name)),
+            name: concat!($prefix, stringify!($name)),
+            entry: concat!($entry, $prefix, stringify!($name)),
             takes: Takes::$takes,
+            cluster: $cluster,
             threads: $threads,
             shared_bytes: $shared,
             fill: Fill::$fill,
@@ -258,7 +267,7 @@ macro_rules! table {
         /// Every probe, in the order of the list.
         pub const PROBES: &[Probe] = &[$(
             // SAFETY: the emulator checks every access.
-            row!(Addresses, "probe_", |input, output, _| unsafe { super::$name(input, output) }, $name { $($shape)* }),
+            row!(Addresses, 1, "probe_", "", |input, output, _| unsafe { super::$name(input, output) }, $name { $($shape)* }),
         )*];
     };
 }
@@ -269,7 +278,9 @@ macro_rules! hopper_table {
         /// Every probe of Hopper's instructions, in the order of the list.
         pub const HOPPER_PROBES: &[Probe] = &[$(row!(
             TensorMaps,
+            1,
             "probe_sm90a_",
+            "",
             |input, output, maps| {
                 let maps = parameter_address!(stringify!($name), 2, maps);
                 // SAFETY: the emulator checks every access.
@@ -280,3 +291,22 @@ macro_rules! hopper_table {
     };
 }
 for_each_hopper_probe!(hopper_table);
+
+macro_rules! cluster_table {
+    ($($name:ident { $($shape:tt)* })*) => {
+        /// Every probe of clusters, in the order of the list: on Hopper alone.
+        pub const CLUSTER_PROBES: &[Probe] = &[$(row!(
+            TensorMaps,
+            PROBE_CLUSTER,
+            "probe_sm90a_",
+            "cluster_",
+            |input, output, maps| {
+                let maps = parameter_address!(stringify!($name), 2, maps);
+                // SAFETY: the emulator checks every access.
+                unsafe { cluster::$name(input, output, maps) }
+            },
+            $name { $($shape)* }
+        ),)*];
+    };
+}
+for_each_cluster_probe!(cluster_table);

@@ -198,6 +198,7 @@ fn run(bug: Bug, options: Options) -> Result<bool, Fault> {
         shared_bytes: BYTES + 8,
         resident_blocks: 2,
         blocks_per_sm: 1,
+        cluster: 1,
         spec: Spec::PLAIN,
     };
     emu::run(&launch, &options, &mut memory, &|| kernel.run())?;

@@ -173,6 +173,7 @@ fn run_store(store: Store, bug: Bug, options: Options) -> Result<bool, Fault> {
         shared_bytes: BYTES,
         resident_blocks: 2,
         blocks_per_sm: 1,
+        cluster: 1,
         spec: Spec::PLAIN,
     };
     emu::run(&launch, &options, &mut memory, &|| kernel.run())?;

@@ -28,6 +28,7 @@ fn misuse(use_map: fn(u64), role: fn(&mut GlobalMemory) -> u64, offset: u64) -> 
         shared_bytes: BOX + 8,
         resident_blocks: 1,
         blocks_per_sm: 1,
+        cluster: 1,
         spec: Spec::PLAIN,
     };
     let ran = emu::run(&launch, &Options::seeded(1), &mut memory, &|| {

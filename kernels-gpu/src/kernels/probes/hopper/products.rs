@@ -117,6 +117,7 @@ macro_rules! products {
 }
 
 products! {
+    wgmma_n40_ss_k: F16, Rows, K, 5;
     wgmma_n64_ss_k: Bf16, Rows, K, 8;
     wgmma_n64_ss_mn: F16, Rows, Mn, 8;
     wgmma_n64_ts_k: F16, Columns, K, 8;
