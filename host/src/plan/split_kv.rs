@@ -48,8 +48,12 @@ pub fn splits(checked: &Checked, device: &DeviceInfo, variant: &Variant, tiles: 
             Kind::TmaForwardMla => device.n_sms,
             _ => PARTS_PER_SM.max(variant.tile_config.blocks_per_sm) * device.n_sms,
         },
-        // Its O is wide: what a split writes costs as much as several blocks of keys.
-        whole_tiles: (variant.kind == Kind::TmaForwardMla).into(),
+        // What a split writes, and merging, cost as much as several blocks of keys. Where tiles are few, all are divided.
+        whole_tiles: match variant.kind {
+            Kind::TmaForwardMla => 1,
+            Kind::TmaForward => (2 * tiles > device.n_sms.into()).into(),
+            _ => 0,
+        },
         ..SplitKv::default()
     }
 }

@@ -177,12 +177,7 @@ impl<E: Element> Cache for E4m3<E> {
 /// The query of the lane's row of the tile, `row` further down, and where its columns lie in Q: of each 16 four side by side.
 /// Nothing, if the sequence does not have the row.
 #[inline(always)]
-fn find_row<T: Tiles>(
-    p: &ForwardParams,
-    tile: Tile,
-    row: u32,
-    element_bytes: u32,
-) -> Option<(u32, u64)> {
+fn find_row(p: &ForwardParams, tile: Tile, row: u32, element_bytes: u32) -> Option<(u32, u64)> {
     let place = fragment::accumulator(special::lane_idx(), 0);
     let PackedRow { head_idx, query } = tile.place(p, place.row + row);
     let source = GlobalRows::of_elements(&p.q, tile.sequence, head_idx, 0, element_bytes);
@@ -203,7 +198,7 @@ unsafe fn row_of_q<E: Element, T: Tiles>(
 ) -> ([[u32; 2]; MAX_STEPS], f32) {
     let steps = T::HEAD_DIM as usize / 16;
     let mut pairs = [[0; 2]; MAX_STEPS];
-    if let Some((_, from)) = find_row::<T>(p, tile, row, 2) {
+    if let Some((_, from)) = find_row(p, tile, row, 2) {
         for (k, pairs) in pairs.iter_mut().enumerate().take(steps) {
             if spec::pad_columns() && k as u32 * 16 >= p.shape.head_dim {
                 break;
@@ -241,7 +236,7 @@ unsafe fn row_of_q_e4m3<T: Tiles>(
 ) -> ([[u32; 2]; MAX_STEPS], f32) {
     let steps = T::HEAD_DIM as usize / 16;
     let mut pairs = [[0; 2]; MAX_STEPS];
-    let Some((query, from)) = find_row::<T>(p, tile, row, 1) else {
+    let Some((query, from)) = find_row(p, tile, row, 1) else {
         return (pairs, 0.0);
     };
     let strides = p.descales.strides_q;

@@ -47,7 +47,11 @@ impl Consumer<'_> {
                 )
             };
             if T::SPLITS_KV && spec::split_kv() {
-                self.store_split::<T>(finished.work, listed, first_row, 0, lse, o);
+                if self.is_whole(finished.work, listed) {
+                    self.store_rows::<E, T>(finished.work, listed, first_row, 0, lse, o);
+                } else {
+                    self.store_split::<T>(finished.work, listed, first_row, 0, lse, o);
+                }
                 return;
             }
             if spec::sinks() {
@@ -148,7 +152,7 @@ pub unsafe fn store<T: Tiles>(p: &TmaForwardParams, maps: u64, layout: Layout, f
             mbarrier::mbarrier_arrive_if(layout.work_ring.empty(slot.stage), 1);
             slot.advance();
             if T::SPLITS_KV && spec::split_kv() {
-                // The consumer writes its rows itself, in f32.
+                // The consumer writes its rows itself.
                 continue;
             }
             let Pack {
@@ -245,6 +249,65 @@ impl Arrivals {
 }
 
 impl Consumer<'_> {
+    /// Whether the tile's sequence has one split, and no other tile anything to do with these rows.
+    ///
+    /// # Safety
+    /// If sequences have different lengths, the place `listed` has the tile's.
+    #[inline(always)]
+    pub unsafe fn is_whole(&self, work: WorkTile, listed: u32) -> bool {
+        let split = &self.p.split;
+        // Without lengths there are several splits.
+        if !spec::lengths() || split.whole_tiles == 0 {
+            return false;
+        }
+        // SAFETY: the caller's contract.
+        unsafe { self.sequence(work.head, listed) }.n_splits(split, self.split_keys) == 1
+    }
+
+    /// Writes the results of a tile whose keys are not divided: O from this column on, of the output's type, and L.
+    ///
+    /// # Safety
+    /// As [`Consumer::store_split`].
+    #[inline(always)]
+    pub unsafe fn store_rows<E: Elements, T: Tiles>(
+        &self,
+        work: WorkTile,
+        listed: u32,
+        first_row: u32,
+        first_column: u32,
+        mut lse: RowValues,
+        o: &mut T::Output,
+    ) {
+        let (p, packing) = (self.p, self.packing);
+        let place_of = |row| (packing.head::<T>(work.head, row), packing.query::<T>(row));
+        // SAFETY: the caller's contract: rows that the sequence does not have are not written.
+        unsafe {
+            if spec::sinks() {
+                let sink = |row| value_of_head(p.sinks, p.shape.heads_q, place_of(row).0);
+                lse = add_sinks(first_row, lse, o, sink);
+            }
+            let rows = self.sequence(work.head, listed).statistic(p.lse);
+            if first_column == 0 {
+                store_statistic::<T::Output>(rows, first_row, lse, place_of);
+            }
+            let first_chunk = first_column / 8;
+            let chunks = (p.shape.head_dim_v / 8).saturating_sub(first_chunk);
+            E::store_rows_to(chunks, o, |row, chunk| {
+                let (head, query) = place_of(first_row + row);
+                let (batch_idx, head_idx, first) = if spec::lengths() {
+                    let tile = self.layout.read_listed(listed);
+                    (p.list.batch_q(tile.sequence), head, tile.q_first)
+                } else {
+                    let (batch_idx, head_idx) = batch_and_head(head, p.shape.heads_q);
+                    (batch_idx, head_idx, 0)
+                };
+                let o = GlobalRows::new(&p.o_rows, batch_idx, head_idx, 0);
+                let address = o.chunk(first + query, first_chunk + chunk);
+                (address, query < rows.seqlen_q)
+            });
+        }
+    }
+
     /// Writes them, O from this column on. If sequences have different lengths, the place `listed` has the tile's.
     ///
     /// # Safety

@@ -29,6 +29,7 @@ fn found(lens: &[i32], parts: u32, seed: u64) -> Vec<Option<WorkTile>> {
         shared_bytes: 0,
         resident_blocks: 4,
         blocks_per_sm: 1,
+        cluster: 1,
         spec: Spec::PLAIN.with(Constant::Lengths).with(Constant::SplitKv),
     };
     emu::run(&launch, &Options::seeded(seed), &mut memory, &|| {
