@@ -195,12 +195,14 @@ macro_rules! for_each_variant {
             backward_preprocess_sm90a_bf16_d192:      TmaBackwardPreprocess { arch: Sm90a, dtype: Bf16, head_dim: 192 }
             backward_preprocess_sm90a_bf16_d256:      TmaBackwardPreprocess { arch: Sm90a, dtype: Bf16, head_dim: 256 }
             backward_preprocess_sm90a_bf16_d128_wide: TmaBackwardPreprocess { arch: Sm90a, dtype: Bf16, head_dim: 128, tiles: Wide }
+            backward_preprocess_sm90a_bf16_d256_wide: TmaBackwardPreprocess { arch: Sm90a, dtype: Bf16, head_dim: 256, tiles: Wide }
             backward_preprocess_sm90a_f16_d64:        TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 64 }
             backward_preprocess_sm90a_f16_d96:        TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 96 }
             backward_preprocess_sm90a_f16_d128:       TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 128 }
             backward_preprocess_sm90a_f16_d192:       TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 192 }
             backward_preprocess_sm90a_f16_d256:       TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 256 }
             backward_preprocess_sm90a_f16_d128_wide:  TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 128, tiles: Wide }
+            backward_preprocess_sm90a_f16_d256_wide:  TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 256, tiles: Wide }
             backward_preprocess_sm90a_bf16_d192_v128: TmaBackwardPreprocess { arch: Sm90a, dtype: Bf16, head_dim: 192, head_dim_v: 128 }
             backward_preprocess_sm90a_f16_d192_v128:  TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 192, head_dim_v: 128 }
 
@@ -210,12 +212,14 @@ macro_rules! for_each_variant {
             backward_sm90a_bf16_d192:      TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 192 }
             backward_sm90a_bf16_d256:      TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 256 }
             backward_sm90a_bf16_d128_wide: TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 128, tiles: Wide }
+            backward_sm90a_bf16_d256_wide: TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 256, tiles: Wide }
             backward_sm90a_f16_d64:        TmaBackward { arch: Sm90a, dtype: F16, head_dim: 64 }
             backward_sm90a_f16_d96:        TmaBackward { arch: Sm90a, dtype: F16, head_dim: 96 }
             backward_sm90a_f16_d128:       TmaBackward { arch: Sm90a, dtype: F16, head_dim: 128 }
             backward_sm90a_f16_d192:       TmaBackward { arch: Sm90a, dtype: F16, head_dim: 192 }
             backward_sm90a_f16_d256:       TmaBackward { arch: Sm90a, dtype: F16, head_dim: 256 }
             backward_sm90a_f16_d128_wide:  TmaBackward { arch: Sm90a, dtype: F16, head_dim: 128, tiles: Wide }
+            backward_sm90a_f16_d256_wide:  TmaBackward { arch: Sm90a, dtype: F16, head_dim: 256, tiles: Wide }
             backward_sm90a_bf16_d192_v128: TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 192, head_dim_v: 128 }
             backward_sm90a_f16_d192_v128:  TmaBackward { arch: Sm90a, dtype: F16, head_dim: 192, head_dim_v: 128 }
 

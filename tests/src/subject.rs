@@ -183,6 +183,16 @@ pub const EMULATED_WIDE_SOON: Subject = Subject {
     ..EMULATED_MANY_SMS
 };
 
+/// The same, with so many SMs that flash3's backward pass divides query heads into shares.
+pub const EMULATED_WIDE_SPLITS: Subject = Subject {
+    open: |seed| {
+        emulated(seed, |device| {
+            with(of_sms(device, head_splits::N_SMS), WIDE_SOON)
+        })
+    },
+    ..EMULATED_MANY_SMS
+};
+
 /// The kernels on the first GPU.
 pub const CUDA: Subject = Subject {
     backend: Backend::Cuda,
@@ -305,6 +315,16 @@ pub const CUDA_WIDE_SOON: Subject = Subject {
     ..CUDA_MANY_SMS
 };
 
+/// The same, planned as [`EMULATED_WIDE_SPLITS`] is.
+pub const CUDA_WIDE_SPLITS: Subject = Subject {
+    open: |seed| {
+        cuda(seed, |device| {
+            with(of_sms(device, head_splits::N_SMS), WIDE_SOON)
+        })
+    },
+    ..CUDA_MANY_SMS
+};
+
 /// The first GPU, whatever tiles it takes: problems as large as a user's.
 pub const CUDA_AS_IT_IS: Subject = Subject {
     n_random: 200,
@@ -368,6 +388,7 @@ const WIDE_SOON: Thresholds = Thresholds {
     wide_gradients_per_sm: 0,
     wide_gradients_listed_per_sm: 0,
     wide_gradients: 0,
+    wide_gradients_by_columns: 0,
     ..Thresholds::MEASURED
 };
 

@@ -245,6 +245,8 @@ fn check_tiles(
             let flash3_backward = kinds(Algorithm::Flash3, Pass::Backward).contains(&row.kind);
             let special = match subject.tiles {
                 _ if flash3_backward && has_wide_gradients(device, case) => Some(TileShape::Wide),
+                // Wide, unless something is asked for that these tiles cannot, or lengths are few on average.
+                _ if flash3_backward && divides_columns(case) => Some(row.tiles),
                 Tiles::Default => None,
                 Tiles::Any => Some(row.tiles),
                 Tiles::CompactBackward => (flash2_backward
@@ -277,7 +279,14 @@ fn has_wide_gradients(device: &DeviceInfo, case: &Case) -> bool {
     let per_sm = if case.lengths.is_some() { 46 } else { 62 };
     let long = sizes.seqlen_q >= 1024.max(per_sm * device.n_sms as usize);
     let drops = case.dropout.is_some();
-    case.mask == Mask::Full && long && (97..=128).contains(&sizes.head_dim) && !drops
+    let pays = case.mask == Mask::Full && (97..=128).contains(&sizes.head_dim);
+    pays && long && !drops
+}
+
+/// Whether flash3's backward pass may take the wide tiles of head_dim 256.
+fn divides_columns(case: &Case) -> bool {
+    let sizes = case.sizes;
+    sizes.head_dim.max(sizes.head_dim_v) > 192 && sizes.seqlen_q >= 512
 }
 
 /// Whether queries are so few that two SMs may take compact tiles of them.

@@ -19,7 +19,8 @@ conformance::thresholds_suite!(
     many_sms: conformance::subject::CUDA_MANY_SMS,
     grouped: conformance::subject::CUDA_GROUPED_SOON,
     grouped_apart: conformance::subject::CUDA_GROUPED_APART,
-    wide: conformance::subject::CUDA_WIDE_SOON
+    wide: conformance::subject::CUDA_WIDE_SOON,
+    wide_splits: conformance::subject::CUDA_WIDE_SPLITS
 );
 conformance::many_suite!(conformance::subject::CUDA_AS_IT_IS);
 conformance::wide_tiles_suite!(conformance::subject::CUDA_WIDE);

@@ -19,7 +19,8 @@ conformance::thresholds_suite!(
     many_sms: conformance::subject::EMULATED_MANY_SMS,
     grouped: conformance::subject::EMULATED_GROUPED_SOON,
     grouped_apart: conformance::subject::EMULATED_GROUPED_APART,
-    wide: conformance::subject::EMULATED_WIDE_SOON
+    wide: conformance::subject::EMULATED_WIDE_SOON,
+    wide_splits: conformance::subject::EMULATED_WIDE_SPLITS
 );
 conformance::wide_tiles_suite!(conformance::subject::EMULATED_WIDE);
 conformance::orders_suite!(conformance::subject::EMULATED_ORDERS);

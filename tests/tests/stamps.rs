@@ -178,6 +178,7 @@ fn shape(launch: &PlannedLaunch, device: &DeviceInfo) -> emu::Launch {
         shared_bytes: tile_config.shared_bytes,
         resident_blocks: device.n_sms * tile_config.blocks_per_sm,
         blocks_per_sm: tile_config.blocks_per_sm,
+        cluster: tile_config.cluster,
         spec: launch.spec,
     }
 }

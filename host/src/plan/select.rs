@@ -256,7 +256,7 @@ fn optional_inputs(variants: &[&Variant], checked: &Checked) -> Result<(), Reaso
 }
 
 /// The tile shapes, the preferred one first. In flash3's forward pass compact tiles pay if sequences are short ([`short`]), wide tiles if they are
-/// long (tests/benches/record) and there are several tiles for every SM. In its backward pass wide tiles pay at the head_dim they are made for, if
+/// long (tests/benches/record) and there are several tiles for every SM. In its backward pass wide tiles pay at the head_dims they are made for, if
 /// sequences are long. In 8 bits wide tiles pay up to head_dim 128; sums of one level have tiles of their own, where they are faster than those. Wide tiles of
 /// head_dim 64 have 192 keys, more than a block with a scale of its own, and those of 96 are no faster there.
 fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileShape> {
@@ -301,8 +301,15 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileSha
             true => thresholds.wide_gradients_listed_per_sm,
             false => thresholds.wide_gradients_per_sm,
         };
-        let long = of_sms(per_sm).max(thresholds.wide_gradients);
-        problem.work() == Work::Even && problem.head_dim() > 96 && seqlen_q >= long
+        let columns = problem.head_dim().max(problem.head_dim_v());
+        match columns {
+            193.. => seqlen_q >= thresholds.wide_gradients_by_columns,
+            // Under a mask larger tiles have more to hide.
+            97..=128 if problem.head_dim() > 96 && problem.work() == Work::Even => {
+                seqlen_q >= of_sms(per_sm).max(thresholds.wide_gradients)
+            }
+            _ => false,
+        }
     } else {
         let long = match problem.work() {
             Work::Even if problem.head_dim() <= 64 => thresholds.wide_queries_narrow,

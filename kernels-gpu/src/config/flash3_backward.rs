@@ -10,6 +10,17 @@ pub const TMA_BACKWARD_STAGES: u32 = 2;
 /// Semaphores of a tile's sums of dV and dK in the flash3 backward kernel: of each for every consumer warp.
 pub const TMA_BACKWARD_SUM_WARPS: u32 = 2 * 8;
 
+/// What the two consumers of a block divide among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Division {
+    /// The keys of a tile: each has dV and dK of 64.
+    Keys,
+    /// The products of a tile: one has dV, the other dK. Where registers hold either of 64 keys, not both.
+    Products,
+    /// The columns of dV and dK: each has half of both, of all keys of a tile, transposed. A tile then may have more than 64 keys.
+    Columns,
+}
+
 /// How flash3's backward kernel works on a tile of keys.
 ///
 /// | schedule | queries × keys of a step | consumers divide | dO's stages | dV and dK leave through |
@@ -20,6 +31,7 @@ pub const TMA_BACKWARD_SUM_WARPS: u32 = 2 * 8;
 /// | 128, wide | 80 × 128 | the keys | 2 | V's |
 /// | 192, values of 128 | 64 × 128 | the keys | 1 | none: from the registers |
 /// | 192, 256 | 64 × 64 | the products | 2 | one, which P has before |
+/// | 256, wide | 64 × 80 | the columns | 1 | V's and K's |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TmaBackward {
     /// Queries of a step. At head_dim 64 there are 128: with 64, `wgmma` would read its operands from shared memory for as long as it multiplies. At
@@ -27,8 +39,8 @@ pub struct TmaBackward {
     pub block_q: u32,
     /// Keys of a tile.
     pub block_k: u32,
-    /// Whether consumers divide the products of a tile, and not its keys: where registers hold dV or dK of 64 keys, not both.
-    pub by_product: bool,
+    /// What consumers divide.
+    pub division: Division,
     /// Stages of dO: one if shared memory has no room for two in addition to dQ on its way to memory.
     pub d_o_stages: u32,
     /// How many buffers dV and dK have on their way out: one each if shared memory has room for both, so that dK need not wait until dV has left;
@@ -54,7 +66,7 @@ impl TmaBackward {
     const HEAD_DIM_64: TmaBackward = TmaBackward {
         block_q: 128,
         block_k: 128,
-        by_product: false,
+        division: Division::Keys,
         d_o_stages: TMA_BACKWARD_STAGES,
         outs: 2,
         queries_down: false,
@@ -95,10 +107,19 @@ impl TmaBackward {
 
     const HEAD_DIM_256: TmaBackward = TmaBackward {
         block_k: 64,
-        by_product: true,
+        division: Division::Products,
         dk_at_once: true,
         keeps_p: false,
         ..TmaBackward::HEAD_DIM_128
+    };
+
+    const HEAD_DIM_256_WIDE: TmaBackward = TmaBackward {
+        block_k: 80,
+        division: Division::Columns,
+        d_o_stages: 1,
+        outs: 2,
+        keeps_p: true,
+        ..TmaBackward::HEAD_DIM_256
     };
 
     const HEAD_DIM_192: TmaBackward = TmaBackward {
@@ -116,34 +137,49 @@ impl TmaBackward {
             (TileShape::Default, 192, 128) => TmaBackward::HEAD_DIM_192_VALUES_128,
             (TileShape::Default, 192, 192) => TmaBackward::HEAD_DIM_192,
             (TileShape::Default, 256, 256) => TmaBackward::HEAD_DIM_256,
+            (TileShape::Wide, 256, 256) => TmaBackward::HEAD_DIM_256_WIDE,
             _ => panic!("this kernel has no such tiles"),
         }
     }
 
-    /// Columns of dQ that a warp rounds at once: all of head_dim; half of them where registers hold no more, 32 where they hold dK and dV besides.
+    /// Columns of dQ that a warp rounds at once: all of head_dim; half or a quarter of them where registers hold no more, 32 where they hold dK and dV besides.
     pub const fn rounded(self, head_dim: u32) -> u32 {
-        match (self.halves_a_part, self.by_product) {
+        match (self.halves_a_part, self.division) {
             (true, _) => 32,
-            (false, true) => head_dim / 2,
-            (false, false) => head_dim,
+            (false, Division::Products) => head_dim / 2,
+            (false, Division::Columns) => head_dim / 4,
+            (false, Division::Keys) => head_dim,
         }
     }
 
     /// Whether its tiles divide the blocks of block masks. Where consumers share the products of a tile, those of the forward pass do not, and no problem
     /// with a block mask gets so far.
     pub const fn divides_blocks(self) -> bool {
-        divide_blocks(self.block_q, self.block_k) && !self.by_product
+        divide_blocks(self.block_q, self.block_k) && self.divides_keys()
+    }
+
+    /// Whether consumers divide the keys. Where they do not, they add dQ to memory from their registers.
+    pub const fn divides_keys(self) -> bool {
+        matches!(self.division, Division::Keys)
+    }
+
+    /// Rows of the boxes in which dV and dK leave: keys of a consumer.
+    pub const fn rows_out(self) -> u32 {
+        match self.division {
+            Division::Keys | Division::Products => 64,
+            Division::Columns => self.block_k,
+        }
     }
 }
 
 /// Backward on Hopper: one block per SM; two consumer warpgroups, and a producer warpgroup. Shared memory: K, V; the stages of Q, dO and dS; where
-/// consumers divide the keys, dV and dK on the way out and dQ on its way to memory, else two stages of P; lse and Δ; slots for steps, work tiles and
+/// consumers divide the keys, dV and dK on the way out and dQ on its way to memory, else stages of P; lse and Δ; slots for steps, work tiles and
 /// blocks of dQ; and the barriers.
 pub const fn tma_backward(head_dim: u32, head_dim_v: u32, tiles: TileShape) -> TileConfig {
     let TmaBackward {
         block_q,
         block_k,
-        by_product,
+        division,
         d_o_stages,
         outs,
         queries_down,
@@ -156,15 +192,14 @@ pub const fn tma_backward(head_dim: u32, head_dim_v: u32, tiles: TileShape) -> T
         + stages * block_q * row_bytes
         + d_o_stages * block_q * value_bytes;
     let d_s = stages * block_k * block_q * HALF_BYTES;
-    let out = match (queries_down, by_product) {
+    let out = match (queries_down, division) {
         (true, _) => 0,
-        (false, true) => d_s,
-        (false, false) => outs * block_k * row_bytes,
+        (false, Division::Products | Division::Columns) => d_s,
+        (false, Division::Keys) => outs * block_k * row_bytes,
     };
-    let d_q = if by_product {
-        0
-    } else {
-        block_q * padded_columns(head_dim) * 4
+    let d_q = match division {
+        Division::Products | Division::Columns => 0,
+        Division::Keys => block_q * padded_columns(head_dim) * 4,
     };
     let statistics = 2 * stages * block_q * 4;
     // Steps, work, the list's entry for the work, blocks of dQ.
@@ -174,6 +209,7 @@ pub const fn tma_backward(head_dim: u32, head_dim_v: u32, tiles: TileShape) -> T
         threads: 3 * 128,
         shared_bytes: rows + d_s + out + d_q + statistics + slots + barriers,
         blocks_per_sm: 1,
+        cluster: 1,
         block_q,
         block_k,
         launch_registers: launch_registers(3 * 128, 1),

@@ -4,7 +4,7 @@
 use ferroflash::Mask;
 
 use super::mla::{self, MlaCase};
-use super::{Case, HALVES, MASKS, window};
+use super::{Case, HALVES, MASKS, lengths, window};
 use crate::lengths::{Lengths, Rows};
 
 /// Values in the keys, of which queries see the last ones.
@@ -55,4 +55,123 @@ pub fn wide_lengths() -> Vec<Case> {
         })
     };
     masks.into_iter().enumerate().flat_map(of).collect()
+}
+
+/// `(seqlen_q, seqlen_k)` around wide tiles of head_dim above 192, of 80 keys and 64 queries.
+const AROUND_COLUMNS: [(usize, usize); 10] = [
+    (64, 80),
+    (65, 81),
+    (63, 79),
+    (130, 40),
+    (1, 160),
+    (200, 239),
+    (129, 241),
+    (250, 400),
+    (330, 100),
+    (70, 500),
+];
+
+/// Head_dims whose wide tiles these are.
+const OF_COLUMNS: [usize; 3] = [256, 232, 200];
+
+/// Wide tiles whose consumers divide the columns, with every kind of mask.
+pub fn wide_columns() -> Vec<Case> {
+    let masks = [
+        MASKS[0],
+        MASKS[1],
+        window(Some(64), Some(63)),
+        window(Some(40), None),
+        window(None, Some(20)),
+        Mask::PrefixLm { prefix: 70 },
+        Mask::PrefixLm { prefix: 165 },
+    ];
+    let mut cases = Vec::new();
+    for (at, sizes) in AROUND_COLUMNS.into_iter().enumerate() {
+        for (of_mask, mask) in masks.into_iter().enumerate() {
+            let round = at + of_mask;
+            let (heads_q, heads_k) = [(1, 1), (2, 1), (2, 2), (3, 1)][round % 4];
+            let case = super::nth(round, mask, OF_COLUMNS[round % 3], sizes);
+            cases.push(case.heads(1 + round % 2, heads_q, heads_k));
+        }
+    }
+    let mut values = cases[..6].to_vec();
+    for case in &mut values {
+        *case = case.columns(256, 128);
+    }
+    cases.extend(values);
+    super::with_lse_gradients(cases)
+}
+
+/// The same with sequences of lengths of their own.
+pub fn wide_columns_lengths() -> Vec<Case> {
+    let mut cases = lengths::all();
+    for (at, case) in cases.iter_mut().enumerate() {
+        let head_dim = OF_COLUMNS[at % 3];
+        *case = case.columns(head_dim, head_dim);
+    }
+    cases
+}
+
+/// The same with so few tiles that query heads which share keys are divided.
+pub fn wide_columns_head_splits() -> Vec<Case> {
+    let masks = [MASKS[0], MASKS[1], window(Some(100), Some(0))];
+    let sizes = [(300, 70), (200, 161), (150, 240), (130, 80)];
+    let mut cases = Vec::new();
+    for (at, sizes) in sizes.into_iter().enumerate() {
+        for (of_mask, mask) in masks.into_iter().enumerate() {
+            let round = at + of_mask;
+            let (heads_q, heads_k) = [(4, 1), (7, 1), (6, 2)][round % 3];
+            let case = super::nth(round, mask, OF_COLUMNS[round % 3], sizes);
+            cases.push(case.heads(1 + at % 2, heads_q, heads_k));
+        }
+    }
+    super::with_lse_gradients(cases)
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroflash::plan::{Algorithm, Backend, plan};
+    use ferroflash::tensor::Location;
+    use ferroflash::validate::{Pass, without_tensors};
+    use ferroflash_kernels::params::Params;
+
+    use super::*;
+    use crate::subject::EMULATED_WIDE_SPLITS;
+
+    /// The backward pass of each: its last kernel, and the number of its head splits.
+    fn planned(cases: Vec<Case>) -> impl Iterator<Item = (&'static str, u32)> {
+        let device = (EMULATED_WIDE_SPLITS.open)(0).unwrap();
+        cases.into_iter().map(move |case| {
+            let problem = case.problem().unwrap();
+            let checked = without_tensors(&problem, Pass::Backward, Location::Host).unwrap();
+            let asked = Some(Algorithm::Flash3);
+            let plan = plan(&checked, device.info(), Backend::Emulated, asked).unwrap();
+            match plan
+                .launches
+                .last()
+                .map(|launch| (launch.variant, launch.params))
+            {
+                Some((variant, Params::TmaBackward(params))) => {
+                    (variant.name, params.pass.n_head_splits)
+                }
+                _ => panic!("{plan}"),
+            }
+        })
+    }
+
+    #[test]
+    fn consumers_divide_the_columns() {
+        let cases = [wide_columns(), wide_columns_head_splits()].concat();
+        for (name, _) in planned(cases) {
+            assert!(name.ends_with("16_d256_wide"), "{name}");
+        }
+    }
+
+    #[test]
+    fn most_query_heads_are_divided() {
+        let cases = wide_columns_head_splits();
+        let n = cases.len();
+        let divided = planned(cases).filter(|&(_, splits)| splits > 1).count();
+        assert!(2 * divided > n, "{divided} of {n}");
+    }
 }

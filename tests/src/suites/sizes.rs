@@ -2,10 +2,10 @@
 
 /// Makes the tests of subjects whose thresholds are small, so that small problems get the plans of large ones: `apart`, where a launch of its own merges
 /// what splits of keys have found; `many_sms`, where a plan or the device divides keys by itself; `grouped` and `grouped_apart`, the same in grouped
-/// tiles; `wide`, where tiles are wide.
+/// tiles; `wide` and `wide_splits`, where tiles are wide.
 #[macro_export]
 macro_rules! thresholds_suite {
-    (apart: $apart:path, many_sms: $many_sms:path, grouped: $grouped:path, grouped_apart: $grouped_apart:path, wide: $wide:path) => {
+    (apart: $apart:path, many_sms: $many_sms:path, grouped: $grouped:path, grouped_apart: $grouped_apart:path, wide: $wide:path, wide_splits: $wide_splits:path) => {
         mod thresholds {
             use ferroflash::Algorithm::{Flash2, Flash3};
 
@@ -67,6 +67,9 @@ macro_rules! thresholds_suite {
                 $crate::set!(lengths, $wide, Flash3, Sixth, Plain thresholds::wide_lengths);
                 $crate::set!(windows, $wide, Flash3, Sixth, Plain windows::all);
                 $crate::set!(pages, $wide, Flash3, Sixth, Pages pages::mixed);
+                $crate::set!(columns, $wide, Flash3, Strata, Plain thresholds::wide_columns);
+                $crate::set!(columns_lengths, $wide, Flash3, Sixth, Plain thresholds::wide_columns_lengths);
+                $crate::set!(columns_head_splits, $wide_splits, Flash3, Strata, Plain thresholds::wide_columns_head_splits);
             }
         }
     };

@@ -250,7 +250,7 @@ const OF_SCORES: &[Spec] = &[
 
 /// The specs with which a kernel is held to its budgets when it is built; others are checked when they are loaded. Wide tiles have no
 /// registers for the first block of a window: ptxas spills two words, so plans take default tiles there. In the backward pass
-/// they are for sequences without a mask.
+/// those up to 128 columns are for sequences without a mask.
 pub fn specs(variant: &Variant) -> &'static [Spec] {
     match (variant.kind, variant.tiles) {
         _ if matches!(variant.stamps, Stamps::EachTile) => specs_of_profiled(variant),
@@ -287,7 +287,9 @@ pub fn specs(variant: &Variant) -> &'static [Spec] {
         (Kind::TmaForward | Kind::TmaForwardMla, TileShape::Compact | TileShape::Grouped) => {
             those_it_takes(variant, OF_SPLITS)
         }
-        (Kind::TmaBackward, TileShape::Wide) => &[Spec::PLAIN, PACKED, SHARES],
+        (Kind::TmaBackward, TileShape::Wide) if variant.head_dim <= Some(128) => {
+            &[Spec::PLAIN, PACKED, SHARES]
+        }
         (Kind::TmaBackward, _) => those_it_takes(variant, OF_FLASH3_BACKWARD),
         (Kind::Flash1Forward, _) => OF_FLASH1,
         // No backward pass asks for sinks.

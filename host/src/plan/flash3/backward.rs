@@ -1,10 +1,9 @@
 //! The launches of flash3's backward pass.
 
-use ferroflash_kernels::config;
+use ferroflash_kernels::config::{self, TmaBackward as Tiles};
 use ferroflash_kernels::params::{BackwardParams, Params, TmaBackwardParams};
 use ferroflash_kernels::variants::Kind;
 
-use super::WARPGROUP_ROWS;
 use crate::plan::backward::{self, Cut};
 use crate::plan::schedule::TmaBackward;
 use crate::plan::select::PassKernels;
@@ -39,13 +38,15 @@ pub fn launches(
             schedule::tma_backward(problem, device, tile_config);
         (cut, schedule)
     };
+    let head_dim = main.head_dim.unwrap_or_default();
+    let tiles = Tiles::of(head_dim, main.head_dim_v.unwrap_or(head_dim), main.tiles);
     let maps = [
         boxes(tile_config.block_q, 1),
         boxes(tile_config.block_k, 1),
         boxes(tile_config.block_k, 1),
         boxes(tile_config.block_q, 1),
-        boxes(WARPGROUP_ROWS, 1),
-        boxes(WARPGROUP_ROWS, 1),
+        boxes(tiles.rows_out(), 1),
+        boxes(tiles.rows_out(), 1),
     ];
     let before = backward::before(checked, device, main, &maps, workspace)?;
     let pass = BackwardParams {

@@ -51,7 +51,7 @@ pub unsafe fn store_matrices<C: Accumulator>(tile: BoxedTile, first_row: u32, pa
 }
 
 /// Writes a warp's 16 rows of packed accumulators to columns `16 · col16 ..` of 64 columns of a tile, of which it becomes the
-/// rows from the first one on, two fragments at a time.
+/// rows from the first one on, two fragments at a time, and the last of an odd number alone.
 ///
 /// # Safety
 /// Warp-collective; nothing else touches these columns.
@@ -73,6 +73,11 @@ pub unsafe fn store_matrices_transposed<C: Accumulator>(
                 [left[0], left[1], right[0], right[1]],
             );
         }
+    }
+    if C::N % 2 == 1 {
+        let (n, last) = (C::N as u32 / 2, packed.pairs(0, C::N - 1));
+        // SAFETY: the caller's contract. Only the first 16 lanes' rows are written.
+        unsafe { ldmatrix::stmatrix_x2_trans(rows.address(n, col16), last) };
     }
 }
 

@@ -28,6 +28,8 @@
 //! behind dV. There is one stage of dO, and dV and dK leave from the registers, so that shared memory has room for dQ's pieces: tiles of 64 keys
 //! would send twice as many of them through the L2 cache, which is what bounds them.
 
+use core::array::from_mut;
+
 use super::Tiles;
 use super::consumer::{Consumer, Keys, Probabilities, clear_where_zero};
 use super::epilogue::Sum;
@@ -361,7 +363,8 @@ impl Consumer<'_> {
             if T::DROPS && spec::dropout() {
                 divide_by_kept(&self.p.dropout, &mut kept.d_v);
             }
-            if !head_splits || self.accumulate_head_split::<T, _>(work, Sum::Values, &mut kept.d_v)
+            if !head_splits
+                || self.accumulate_head_split::<T, _, 1>(work, Sum::Values, from_mut(&mut kept.d_v))
             {
                 self.let_out::<E, T, _>(n, Sum::Values, work, idx, &kept.d_v, 1.0);
             }
@@ -369,7 +372,9 @@ impl Consumer<'_> {
                 begun.wait::<0>();
                 self.release_q(last);
             }
-            if !head_splits || self.accumulate_head_split::<T, _>(work, Sum::Keys, &mut kept.d_k) {
+            if !head_splits
+                || self.accumulate_head_split::<T, _, 1>(work, Sum::Keys, from_mut(&mut kept.d_k))
+            {
                 let scale = self.p.scale.scale;
                 self.let_out::<E, T, _>(n, Sum::Keys, work, idx, &kept.d_k, scale);
             }

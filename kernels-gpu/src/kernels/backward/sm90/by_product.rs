@@ -13,6 +13,8 @@
 //! wait for dV
 //! ```
 
+use core::array::from_mut;
+
 use super::Tiles;
 use super::consumer::{Consumer, Keys, PackedScores, THREADS};
 use super::epilogue::Sum;
@@ -70,7 +72,8 @@ pub(super) unsafe fn consume_values<E: Element, T: Tiles>(c: &Consumer) {
             if T::DROPS && spec::dropout() {
                 divide_by_kept(&c.p.dropout, &mut d_v);
             }
-            if !spec::head_splits() || c.accumulate_head_split::<T, _>(work, Sum::Values, &mut d_v)
+            if !spec::head_splits()
+                || c.accumulate_head_split::<T, _, 1>(work, Sum::Values, from_mut(&mut d_v))
             {
                 c.store::<E, T, _>(n, Sum::Values, work, 0, &d_v, 1.0);
             }
@@ -127,7 +130,9 @@ pub(super) unsafe fn consume_keys<E: Element, T: Tiles>(c: &Consumer) {
             mbarrier::mbarrier_arrive_if(layout.k_ring.empty(0), c.leads);
             // Nobody else reads V: dK leaves through its place.
             let work = layout.read_work(n % STAGES).tile();
-            if !spec::head_splits() || c.accumulate_head_split::<T, _>(work, Sum::Keys, &mut d_k) {
+            if !spec::head_splits()
+                || c.accumulate_head_split::<T, _, 1>(work, Sum::Keys, from_mut(&mut d_k))
+            {
                 let (place, scale) = (layout.v::<T>(), c.p.scale.scale);
                 c.send::<E, T, _>(n, place, BackwardMap::DK, work, 0, &d_k, scale);
             }
@@ -283,20 +288,6 @@ impl Consumer<'_> {
         unsafe { begin_gemm_ss::<E, _>(d_k, d_s, q, STEPS, accumulate) }
     }
 
-    /// Begins columns `64 · piece ..` of dQ = dS K of a step.
-    #[inline(always)]
-    unsafe fn begin_columns<'b, E: Element, T: Tiles>(
-        &self,
-        at: Ring,
-        piece: u32,
-        d_q: &'b mut T::QueryGradient,
-    ) -> Pending<'b, T::QueryGradient> {
-        let (d_s, k) = (self.layout.d_s::<T>(at.stage), self.layout.k::<T>());
-        // SAFETY: as `consume_values`.
-        // dQ = dS K
-        unsafe { begin_gemm_ss::<E, _>(d_q, d_s.t(), k.from_part(piece), STEPS, 0) }
-    }
-
     /// Columns `64 · piece ..` of dQ of a step, from their product to memory; none where there are no such columns.
     #[inline(always)]
     unsafe fn add_columns<E: Element, T: Tiles>(&self, at: Ring, piece: u32) {
@@ -310,16 +301,6 @@ impl Consumer<'_> {
             self.begin_columns::<E, T>(at, piece, &mut d_q).wait::<0>();
             let slot = self.await_dq_slot(at);
             self.add_piece::<T>(slot, piece, &d_q);
-        }
-    }
-
-    /// All of this consumer's columns of dQ of a step are in memory.
-    #[inline(always)]
-    unsafe fn end_columns(&self, at: Ring) {
-        // SAFETY: as `consume_values`.
-        unsafe {
-            mbarrier::mbarrier_arrive_if(self.layout.d_s_ring.empty(at.stage), self.leads);
-            self.release_dq_slot(at);
         }
     }
 
@@ -346,7 +327,7 @@ impl Consumer<'_> {
                     [E::pack_probabilities(a, b), E::pack_probabilities(c, d)]
                 });
                 let registers = [left[0], left[1], right[0], right[1]];
-                shared::st_shared_x4(self.exchange(at, n), registers);
+                shared::st_shared_x4(self.exchange::<T>(at, n), registers);
             }
             mbarrier::mbarrier_arrive_if(ring.full(at.stage), 1);
         }
@@ -360,7 +341,7 @@ impl Consumer<'_> {
         unsafe {
             self.layout.p_ring.await_full(at);
             for n in 0..T::Scores::N / 2 {
-                let [a, b, c, d] = shared::ld_shared_x4(self.exchange(at, n));
+                let [a, b, c, d] = shared::ld_shared_x4(self.exchange::<T>(at, n));
                 *p.pairs_mut(0, 2 * n) = [a, b];
                 *p.pairs_mut(0, 2 * n + 1) = [c, d];
             }
@@ -370,8 +351,8 @@ impl Consumer<'_> {
 
     /// The address of this thread's `n`-th 16 bytes of Pᵀ.
     #[inline(always)]
-    fn exchange(&self, at: Ring, n: usize) -> u32 {
+    fn exchange<T: Tiles>(&self, at: Ring, n: usize) -> u32 {
         let thread = special::thread_idx_x() % THREADS;
-        self.layout.p(at.stage) + (n as u32 * THREADS + thread) * 16
+        self.layout.p::<T>(at.stage).base + (n as u32 * THREADS + thread) * 16
     }
 }

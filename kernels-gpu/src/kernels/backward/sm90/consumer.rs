@@ -1,7 +1,7 @@
 //! The common part of both kinds of consumers: masks, exponentials, dS, and sending off gradients.
 
 use super::Tiles;
-use super::layout::{Layout, SLOT};
+use super::layout::{Layout, SLOT, own_keys};
 use super::producer::map_of_sequence;
 use super::scheduler::{Work, WorkTile, kv_head};
 use crate::attention::batch_and_head;
@@ -46,7 +46,7 @@ pub(super) struct Consumer<'a> {
     pub(super) leads: u32,
 }
 
-/// The 64 keys of a tile that a consumer has, in one register: the first one; [`RAGGED`] where some lie beyond the sequence's end,
+/// The keys of a tile of which a consumer has the scores, [`own_keys`], in one register: the first one; [`RAGGED`] where some lie beyond the sequence's end,
 /// [`VISIBLE`] where all lie in the prefix.
 #[derive(Clone, Copy)]
 pub(super) struct Keys(i32);
@@ -56,6 +56,18 @@ const RAGGED: i32 = 1 << 30;
 
 /// Less than every key, by more than a sequence is long.
 const VISIBLE: i32 = -(1 << 30);
+
+/// What a consumer sends off of a gradient.
+pub(super) struct Out {
+    /// Where it lies in shared memory.
+    pub(super) place: BoxedTile,
+    /// The gradient's tensor map.
+    pub(super) map: BackwardMap,
+    /// Its first key, counted from the tile's.
+    pub(super) first: u32,
+    /// The first part of 64 columns, and how many.
+    pub(super) parts: [u32; 2],
+}
 
 /// Calls `f` with the index of every fragment across, and the two values of a block's `statistics` in shared memory that
 /// this lane's columns of it want. They lie [`super::super::interleaved`].
@@ -130,7 +142,7 @@ impl Consumer<'_> {
         }
     }
 
-    /// The 64 keys of the tile from its key `first` on; the tile is the `n`-th work.
+    /// The [`own_keys`] of the tile from its key `first` on; the tile is the `n`-th work.
     #[inline(always)]
     pub(super) unsafe fn keys<T: Tiles>(&self, n: u32, work: WorkTile, first: u32) -> Keys {
         let mut first = work.tile.k_block * T::CONFIG.block_k + first;
@@ -142,7 +154,7 @@ impl Consumer<'_> {
             first += to_end;
             prefix += to_end;
         }
-        let end = first + WARPGROUP_ROWS;
+        let end = first + const { own_keys::<T>() };
         if end > self.band.seqlen_k() {
             Keys(RAGGED)
         } else if T::SKIPS_PREFIX && spec::prefix() && end <= prefix {
@@ -154,9 +166,10 @@ impl Consumer<'_> {
 
     /// Whether a query of the block from `first_query` on does not see one of the keys.
     #[inline(always)]
-    fn is_edge<T: Tiles>(&self, keys: Keys, first_query: u32) -> bool {
+    pub(super) fn is_edge<T: Tiles>(&self, keys: Keys, first_query: u32) -> bool {
         let (block_q, band) = (const { T::CONFIG.block_q as i32 }, &self.band);
-        band.hides_right(first_query as i32, keys.0 + (WARPGROUP_ROWS as i32 - 1))
+        let last = const { own_keys::<T>() as i32 - 1 };
+        band.hides_right(first_query as i32, keys.0 + last)
             || band.hides_left(first_query as i32 + (block_q - 1), keys.0)
             || !band.bounds().right && keys.0 == RAGGED
             || hides_behind_end::<T>() && first_query as i32 + block_q > band.seqlen_q() as i32
@@ -237,13 +250,24 @@ impl Consumer<'_> {
                 }
             } else if self.is_edge::<T>(keys, first_query) {
                 let first_key = self.layout.read_first_key(at.stage) + first;
-                let band = if spec::prefix() && spec::lengths() {
-                    self.band.with_prefix(self.layout.read_mask_word(at.stage))
-                } else {
-                    self.band
-                };
+                let band = self.band_of_step(at);
                 hide(self.visible::<T>(band, first_key, first_query, false));
             }
+        }
+    }
+
+    /// The band of a step's rows, counted as the step's are.
+    ///
+    /// # Safety
+    /// Q's stage is full.
+    #[inline(always)]
+    pub(super) unsafe fn band_of_step(&self, at: Ring) -> Band {
+        if spec::prefix() && spec::lengths() {
+            // SAFETY: the caller's contract.
+            self.band
+                .with_prefix(unsafe { self.layout.read_mask_word(at.stage) })
+        } else {
+            self.band
         }
     }
 
@@ -355,6 +379,37 @@ impl Consumer<'_> {
         gradient: &G,
         scale: f32,
     ) {
+        let out = Out {
+            place,
+            map,
+            first,
+            parts: [0, (G::N as u32 * 8).div_ceil(BOX_COLUMNS)],
+        };
+        // SAFETY: the caller's contract.
+        unsafe {
+            self.send_parts::<T>(n, work, out, |place, warp| {
+                let mut gradient = *gradient;
+                gradient.for_each(|_, _, x| *x *= scale);
+                warpgroup::store_matrices::<G>(place, warp * 16, &gradient.pack::<E>());
+            });
+        }
+    }
+
+    /// Sends off what `write` writes to its place, which it is called with, and with which of the consumer's warps writes. The tile is the `n`-th work.
+    #[inline(always)]
+    pub(super) unsafe fn send_parts<T: Tiles>(
+        &self,
+        n: u32,
+        work: WorkTile,
+        out: Out,
+        write: impl FnOnce(BoxedTile, u32),
+    ) {
+        let Out {
+            place,
+            map,
+            first,
+            parts: [first_part, n_parts],
+        } = out;
         // Opaque: as they do not change, they would stay in registers, and there are none to spare.
         let thread = special::opaque(special::thread_idx_x());
         let (consumer, thread) = (thread / THREADS - 1, thread % THREADS);
@@ -373,9 +428,7 @@ impl Consumer<'_> {
                 tma::bulk_wait_group_read::<0>();
             }
             barrier::barrier_sync(OUT_BARRIER + consumer, THREADS);
-            let mut gradient = *gradient;
-            gradient.for_each(|_, _, x| *x *= scale);
-            warpgroup::store_matrices::<G>(place, thread / 32 * 16, &gradient.pack::<E>());
+            write(place, thread / 32);
             tma::fence_proxy_async();
             let map = if spec::lengths() {
                 let listed = self.layout.read_listed(special::opaque(n) % STAGES);
@@ -384,7 +437,8 @@ impl Consumer<'_> {
                 map.at(self.maps)
             };
             barrier::barrier_sync(OUT_BARRIER + consumer, THREADS);
-            for part in 0..(G::N as u32 * 8).div_ceil(BOX_COLUMNS) {
+            for part in 0..n_parts {
+                let part = first_part + part;
                 let at = [part * BOX_COLUMNS, first, head_idx, batch_idx];
                 tma::tma_store_if(map, at, place.part(part).base, (thread == 0) as u32);
             }

@@ -12,7 +12,7 @@ use crate::attention::batch_and_head;
 use crate::attention::block_order::{self, BlockOrder};
 use crate::attention::lengths::ListedTile;
 use crate::attention::mask::Band;
-use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::config::{Division, TMA_BACKWARD_STAGES as STAGES};
 use crate::kernels::band;
 use crate::kernels::varlen::band_of_sequence;
 use crate::params::{BackwardParams, FASTEST, ORDERED, Schedule};
@@ -149,6 +149,31 @@ impl Consumer<'_> {
             }
         }
     }
+
+    /// Begins columns `64 · piece ..` of dQ = dS K of a step.
+    #[inline(always)]
+    pub(super) unsafe fn begin_columns<'b, E: Element, T: Tiles>(
+        &self,
+        at: Ring,
+        piece: u32,
+        d_q: &'b mut T::QueryGradient,
+    ) -> Pending<'b, T::QueryGradient> {
+        let (d_s, k) = (self.layout.d_s::<T>(at.stage), self.layout.k::<T>());
+        let keys = const { T::CONFIG.block_k / 16 };
+        // SAFETY: as `consume`; both consumers have written their dS.
+        // dQ = dS K
+        unsafe { begin_gemm_ss::<E, _>(d_q, d_s.t(), k.from_part(piece), keys, 0) }
+    }
+
+    /// All of this consumer's columns of dQ of a step are in memory.
+    #[inline(always)]
+    pub(super) unsafe fn end_columns(&self, at: Ring) {
+        // SAFETY: as `consume`.
+        unsafe {
+            mbarrier::mbarrier_arrive_if(self.layout.d_s_ring.empty(at.stage), self.leads);
+            self.release_dq_slot(at);
+        }
+    }
 }
 
 // Parts of dQ of consumers that share the keys of a tile: each multiplies some of dQ's rows or columns, over all keys, and leaves them for
@@ -161,7 +186,7 @@ impl Consumer<'_> {
     /// Which consumer; opaque, where registers would not hold what follows from it through all steps.
     #[inline(always)]
     pub(super) fn idx<T: Tiles>(&self) -> u32 {
-        if T::SCHEDULE.halves_a_part {
+        if T::SCHEDULE.halves_a_part || matches!(T::SCHEDULE.division, Division::Columns) {
             special::opaque(self.idx)
         } else {
             self.idx
@@ -340,7 +365,7 @@ unsafe fn serve_tile<T: Tiles>(
                 }
                 let first = (rank == 0) as u32;
                 let slot = DqSlot { block, first };
-                if T::SCHEDULE.by_product {
+                if !T::SCHEDULE.divides_keys() {
                     layout.write_dq_slot(mine, slot);
                     mbarrier::mbarrier_arrive_if(layout.dq_slot_ring.full(mine), 1);
                     // All have added when the slot is empty again.
@@ -397,6 +422,7 @@ mod tests {
         check::<tiles!(192, 192, Default)>();
         check::<tiles!(256, 256, Default)>();
         check::<tiles!(128, 128, Wide)>();
+        check::<tiles!(256, 256, Wide)>();
         check::<tiles!(192, 128, Default)>();
     }
 }

@@ -6,7 +6,7 @@ use super::dq_accumulate::FRAGMENT_BYTES;
 use super::layout::CONSUMERS;
 use super::scheduler::{WorkTile, kv_head};
 use crate::attention::batch_and_head;
-use crate::config::{TMA_BACKWARD_STAGES as STAGES, TMA_BACKWARD_SUM_WARPS as SUM_WARPS};
+use crate::config::{Division, TMA_BACKWARD_STAGES as STAGES, TMA_BACKWARD_SUM_WARPS as SUM_WARPS};
 use crate::ptx::{atomic, barrier, global, shuffle, special};
 use crate::tile::element::Element;
 use crate::tile::register::Accumulator;
@@ -71,35 +71,36 @@ pub(super) enum Sum {
 }
 
 impl Consumer<'_> {
-    /// Adds this consumer's keys of a gradient to those of the splits before. Whether this is the last split: then `gradient` is the
-    /// sum.
+    /// Adds what this consumer has of a gradient, in so many parts, to those of the splits before. Whether this is the last split: then `gradient` is
+    /// the sum.
     ///
     /// # Safety
     /// All warps of the consumer come here, once for each of its gradients of a tile.
     #[inline(always)]
-    pub(super) unsafe fn accumulate_head_split<T: Tiles, G: WarpgroupTile>(
+    pub(super) unsafe fn accumulate_head_split<T: Tiles, G: WarpgroupTile, const PARTS: usize>(
         &self,
         work: WorkTile,
         sum: Sum,
-        gradient: &mut G,
+        gradient: &mut [G; PARTS],
     ) -> bool {
         let p = self.p;
         // Opaque: see `Consumer::send`.
         let thread = special::opaque(special::thread_idx_x());
         // Consumers that share the products have one gradient each.
-        let piece = match T::SCHEDULE.by_product {
-            true => sum as u32,
-            false => sum as u32 * CONSUMERS + (thread / THREADS - 1),
+        let piece = match T::SCHEDULE.division {
+            Division::Products => sum as u32,
+            Division::Keys | Division::Columns => sum as u32 * CONSUMERS + (thread / THREADS - 1),
         };
         let (kv_head, split) = batch_and_head(work.tile.head, p.n_head_splits);
         let tile = kv_head * p.schedule.tiles + work.tile.k_block;
         let warp = piece * (THREADS / LANES) + thread % THREADS / LANES;
         let semaphore = p.dkv_semaphore + u64::from(tile * SUM_WARPS + warp) * 4;
-        let piece_bytes = const { T::KeyGradient::N as u32 * FRAGMENT_BYTES };
+        let piece_bytes = const { (PARTS * T::KeyGradient::N) as u32 * FRAGMENT_BYTES };
         let tile_bytes = const { 2 * T::CONFIG.block_k * T::HEAD_DIM * 4 };
         let own = u64::from(piece * piece_bytes + thread % THREADS * 16);
         let sums = p.dkv_accum + u64::from(tile) * u64::from(tile_bytes) + own;
-        let fragment = |n: usize| sums + n as u64 * u64::from(FRAGMENT_BYTES);
+        let fragment =
+            |part: usize, n: usize| sums + (part * G::N + n) as u64 * u64::from(FRAGMENT_BYTES);
         // SAFETY: the workspace has the tile's sums and semaphores.
         unsafe {
             // Broadcast lane 0's values so that ptxas treats the branches as warp-uniform.
@@ -111,20 +112,22 @@ impl Consumer<'_> {
                 barrier::warp_sync();
             }
             let is_last = split + 1 == p.n_head_splits;
-            if is_last {
-                for n in 0..G::N {
-                    let sum = global::ld_global_f32x4(fragment(n));
-                    for (i, x) in gradient.fragment_mut(0, n).iter_mut().enumerate() {
-                        *x += sum[i];
+            for (part, gradient) in gradient.iter_mut().enumerate() {
+                if is_last {
+                    for n in 0..G::N {
+                        let sum = global::ld_global_f32x4(fragment(part, n));
+                        for (i, x) in gradient.fragment_mut(0, n).iter_mut().enumerate() {
+                            *x += sum[i];
+                        }
                     }
-                }
-            } else if split > 0 {
-                for n in 0..G::N {
-                    atomic::red_add_f32x4(fragment(n), gradient.fragment(0, n));
-                }
-            } else {
-                for n in 0..G::N {
-                    global::st_global_f32x4(fragment(n), gradient.fragment(0, n));
+                } else if split > 0 {
+                    for n in 0..G::N {
+                        atomic::red_add_f32x4(fragment(part, n), gradient.fragment(0, n));
+                    }
+                } else {
+                    for n in 0..G::N {
+                        global::st_global_f32x4(fragment(part, n), gradient.fragment(0, n));
+                    }
                 }
             }
             atomic::red_release_add_u32(semaphore, 1);

@@ -4,7 +4,7 @@ use super::Tiles;
 use super::dq_accumulate::piece_bytes;
 use super::scheduler::Work;
 use crate::attention::lengths::ListedTile;
-use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::config::{Division, TMA_BACKWARD_STAGES as STAGES};
 use crate::kernels::varlen::{read_listed_shared, write_listed_shared};
 use crate::ptx::{shared, shuffle, special};
 use crate::tile::ring::Barriers;
@@ -16,8 +16,6 @@ pub(super) const CONSUMERS: u32 = 2;
 const WARPS: u32 = CONSUMERS * 4;
 /// Their threads: what these read or write with ordinary instructions, each releases for itself.
 const ALL_THREADS: u32 = WARPS * 32;
-/// Bytes of Pᵀ of a step, 64 keys and 64 queries.
-const P_BYTES: u32 = 64 * 64 * 2;
 /// Bytes of a slot.
 pub(super) const SLOT: u32 = 16;
 
@@ -27,6 +25,14 @@ pub(super) const fn converted_rows<T: Tiles>() -> u32 {
         T::CONFIG.block_q
     } else {
         WARPS * 16
+    }
+}
+
+/// Keys of a tile of which a consumer multiplies the scores.
+pub(super) const fn own_keys<T: Tiles>() -> u32 {
+    match T::SCHEDULE.division {
+        Division::Keys | Division::Products => WARPGROUP_ROWS,
+        Division::Columns => T::CONFIG.block_k / CONSUMERS,
     }
 }
 
@@ -47,7 +53,7 @@ pub(super) struct Layout {
     q: u32,
     d_o: u32,
     d_s: u32,
-    /// dV and dK on their way out, in V's place if that is all there is. Where consumers share the products: Pᵀ between them.
+    /// dV and dK on their way out, in V's place if that is all there is. Where consumers share the products or the columns: Pᵀ between them.
     out: u32,
     /// Where consumers share the keys: their pieces of dQ on their way to memory.
     pieces: u32,
@@ -63,7 +69,7 @@ pub(super) struct Layout {
     pub(super) d_o_ring: Barriers,
     /// Stages of dSᵀ; filled and emptied by the consumers' warps.
     pub(super) d_s_ring: Barriers,
-    /// Stages of Pᵀ, where one consumer hands it to the other.
+    /// Stages of Pᵀ, where one consumer hands it to the other; or where each has some of its keys: filled and emptied by the consumers' warps.
     pub(super) p_ring: Barriers,
     /// Slots for work; emptied by all threads of the consumers, and the semaphore warps.
     pub(super) work_ring: Barriers,
@@ -92,18 +98,18 @@ impl Layout {
         let d_s =
             d_o + T::SCHEDULE.d_o_stages * BoxedTile::n_bytes(config.block_q, 2 * T::VALUE_DIM);
         let behind_d_s = d_s + STAGES * d_s_bytes::<T>();
-        let (out, pieces) = if T::SCHEDULE.by_product {
-            (behind_d_s, behind_d_s + STAGES * P_BYTES)
+        let (out, pieces) = if !T::SCHEDULE.divides_keys() {
+            (behind_d_s, behind_d_s + STAGES * d_s_bytes::<T>())
         } else if T::SCHEDULE.queries_down {
             (v, behind_d_s)
         } else {
             (behind_d_s, behind_d_s + T::SCHEDULE.outs * keys)
         };
         let lse = pieces
-            + if T::SCHEDULE.by_product {
-                0
-            } else {
+            + if T::SCHEDULE.divides_keys() {
                 CONSUMERS * piece_bytes::<T>()
+            } else {
+                0
             };
         let delta = lse + STAGES * config.block_q * 4;
         let steps = delta + STAGES * config.block_q * 4;
@@ -153,17 +159,20 @@ impl Layout {
     #[inline(always)]
     pub(super) unsafe fn make_barriers<T: Tiles>(self) {
         // The warps that make dS, and read V.
-        let makers = if T::SCHEDULE.by_product {
-            WARPS / 2
-        } else {
-            WARPS
+        let makers = match T::SCHEDULE.division {
+            Division::Products => WARPS / 2,
+            Division::Keys | Division::Columns => WARPS,
+        };
+        let of_p = match T::SCHEDULE.division {
+            Division::Keys | Division::Products => ALL_THREADS / 2,
+            Division::Columns => WARPS,
         };
         // SAFETY: the caller's contract.
         unsafe {
             self.q_ring.make(1, ALL_THREADS);
             self.d_o_ring.make(1, WARPS);
             self.d_s_ring.make(makers, WARPS);
-            self.p_ring.make(ALL_THREADS / 2, ALL_THREADS / 2);
+            self.p_ring.make(of_p, of_p);
             self.work_ring.make(1, ALL_THREADS + STAGES);
             self.dq_slot_ring.make(1, ALL_THREADS);
             for consumer in 0..CONSUMERS {
@@ -249,10 +258,13 @@ impl Layout {
         }
     }
 
-    /// A stage of Pᵀ.
+    /// A stage of Pᵀ: as [`Layout::d_s`], or registers of one consumer that the other takes over.
     #[inline(always)]
-    pub(super) const fn p(self, stage: u32) -> u32 {
-        self.out + stage * P_BYTES
+    pub(super) const fn p<T: Tiles>(self, stage: u32) -> BoxedTile {
+        BoxedTile {
+            base: self.out + stage * d_s_bytes::<T>(),
+            rows: T::CONFIG.block_k,
+        }
     }
 
     /// A stage of lse.

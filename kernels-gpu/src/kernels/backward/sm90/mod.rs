@@ -5,14 +5,15 @@
 //!
 //! - the producer, one thread, claims tiles, tells the others through two slots, and keeps the rings of Q and dO full;
 //! - two consumer warpgroups recompute S and P, and keep dV and dK: where registers hold both, each for half of the keys
-//!   (`by_keys.rs`), else one keeps dV and the other dK (`by_product.rs`); they share dQ (`dq_accumulate.rs`);
+//!   (`by_keys.rs`), else one keeps dV and the other dK (`by_product.rs`), or each half of their columns (`by_columns.rs`); they share dQ
+//!   (`dq_accumulate.rs`);
 //! - two semaphore warps, a thread each for even and odd steps, poll the dQ semaphore until the tile may add to a block of dQ, and
 //!   then send the consumers' part of dQ, or let them add (`dq_accumulate.rs`).
 //!
 //! When a block has no tiles left, it converts finished rows of dQ to the output type (`postprocess.rs`).
 //!
-//! Scores are held transposed, keys down, so that Pᵀ and dSᵀ are left operands of the next products as they lie in registers;
-//! dSᵀ goes through shared memory too, for dQ, which is added to an accumulator in global memory. Which tiles wait for which there:
+//! Scores are held transposed, keys down, so that Pᵀ and dSᵀ are left operands of the next products as they lie in registers (but in
+//! `by_columns.rs`); dSᵀ goes through shared memory too, for dQ, which is added to an accumulator in global memory. Which tiles wait for which there:
 //! [`crate::attention::block_order`].
 //!
 //! Where tiles are few and query heads share keys, several tiles may have the same keys, and add up dV and dK (`epilogue.rs`).
@@ -22,12 +23,13 @@
 //! | `scheduler` | the next work of a block; the steps of a tile of keys |
 //! | `producer` | K, V, Q and dO to shared memory |
 //! | `consumer` | the common part of both kinds of consumers: masks, scores, dropout, dS |
-//! | `by_keys`, `by_product` | their loops: consumers that share the keys, or the products |
+//! | `by_keys`, `by_product`, `by_columns` | their loops: consumers that share the keys, the products, or the columns |
 //! | `dq_accumulate` | dQ to its accumulator in global memory, in the order of the semaphore |
 //! | `epilogue` | dK and dV to memory; their sums over head splits |
 //! | `postprocess` | dQ from its accumulator to the output type |
 //! | `layout` | shared memory, and its barriers |
 
+mod by_columns;
 mod by_keys;
 mod by_product;
 mod consumer;
@@ -41,7 +43,7 @@ mod scheduler;
 use core::marker::PhantomData;
 
 use super::Blocks;
-use crate::config::{self, TileConfig, TmaBackward};
+use crate::config::{self, Division, TileConfig, TmaBackward};
 use crate::kernels::band;
 use crate::kernels::common::stamps::Profiled;
 use crate::kernels::varlen::band_to_end;
@@ -71,15 +73,16 @@ pub trait Tiles: Blocks {
     const DROPS: bool = Self::CAN.has(Constant::Dropout);
     /// How they are worked on.
     const SCHEDULE: TmaBackward = TmaBackward::of(Self::HEAD_DIM, Self::VALUE_DIM, Self::SHAPE);
-    /// A warpgroup's keys of Sᵀ and dPᵀ.
+    /// A warpgroup's keys of Sᵀ and dPᵀ; where it has the queries down, of S and dP.
     type Scores: WarpgroupTile;
-    /// A warpgroup's keys of dK.
+    /// A warpgroup's keys of dK; where consumers divide the columns, 64 columns of dKᵀ.
     type KeyGradient: WarpgroupTile;
-    /// A warpgroup's keys of dV.
+    /// The same of dV.
     type ValueGradient: WarpgroupTile;
-    /// Whether the mask is skipped for keys in the prefix. Wide tiles mask each of them: they are for sequences without a mask, and have
-    /// no registers to tell these keys from others.
-    const SKIPS_PREFIX: bool = !matches!(Self::SHAPE, TileShape::Wide);
+    /// Whether the mask is skipped for keys in the prefix. Wide tiles of which consumers divide the keys mask each of them: they are for sequences
+    /// without a mask, and have no registers to tell these keys from others.
+    const SKIPS_PREFIX: bool =
+        !(matches!(Self::SHAPE, TileShape::Wide) && Self::SCHEDULE.divides_keys());
     /// A consumer's piece of a block of dQ: 64 rows of 64 columns; transposed, 64 columns of all rows.
     type QueryGradient: WarpgroupTile;
     /// A consumer's half of that part.
@@ -113,7 +116,11 @@ impl<const HEAD_DIM: u32, const VALUE_DIM: u32, const SHAPE: u32, R> Blocks
     const CONFIG: TileConfig =
         config::tma_backward(HEAD_DIM, VALUE_DIM, TileShape::numbered(SHAPE));
     const ACCUM_COLUMNS: u32 = config::padded_columns(HEAD_DIM);
-    const INTERLEAVED: bool = true;
+    // Where scores have queries down, a lane wants those of two rows, and not of columns.
+    const INTERLEAVED: bool = !matches!(
+        TmaBackward::of(HEAD_DIM, VALUE_DIM, TileShape::numbered(SHAPE)).division,
+        Division::Columns
+    );
 }
 
 impl<const HEAD_DIM: u32, const VALUE_DIM: u32, const SHAPE: u32, S, DQ, Rounded, DK, DV> Tiles
@@ -135,18 +142,24 @@ where
     type Rounded = Rounded;
 }
 
-/// Fragments of Sᵀ, of a piece of a block of dQ, and of the columns of dQ that are rounded at once.
-pub(crate) const fn fragments(head_dim: u32, value_dim: u32, shape: TileShape) -> [usize; 3] {
+/// Fragments of Sᵀ, of a piece of a block of dQ, of the columns of dQ that are rounded at once, of dK, and of dV: what a consumer has of each.
+pub(crate) const fn fragments(head_dim: u32, value_dim: u32, shape: TileShape) -> [usize; 5] {
     let schedule = TmaBackward::of(head_dim, value_dim, shape);
     let queries = if schedule.queries_down {
         schedule.block_q
     } else {
         64
     };
+    let (across, of_keys, of_values) = match schedule.division {
+        Division::Keys | Division::Products => (schedule.block_q, head_dim, value_dim),
+        Division::Columns => (schedule.block_k / 2, schedule.block_k, schedule.block_k),
+    };
     [
-        n8(schedule.block_q),
+        n8(across),
         n8(queries),
         n8(schedule.rounded(head_dim)),
+        n8(of_keys),
+        n8(of_values),
     ]
 }
 
@@ -161,8 +174,8 @@ macro_rules! tiles {
                 $crate::tile::register::RegisterTile<1, { $crate::kernels::backward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[0] }>,
                 $crate::tile::register::RegisterTile<1, { $crate::kernels::backward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[1] }>,
                 $crate::tile::register::RegisterTile<1, { $crate::kernels::backward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[2] }>,
-                $crate::tile::register::RegisterTile<1, { $head_dim / 8 }>,
-                $crate::tile::register::RegisterTile<1, { $value_dim / 8 }>,
+                $crate::tile::register::RegisterTile<1, { $crate::kernels::backward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[3] }>,
+                $crate::tile::register::RegisterTile<1, { $crate::kernels::backward::sm90::fragments($head_dim, $value_dim, $crate::variants::TileShape::$shape)[4] }>,
             ),
         >
     };
@@ -223,12 +236,11 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &TmaBackwardParams, maps: u64) {
                 idx: warpgroup - 1,
                 leads: (special::lane_idx() == 0) as u32,
             };
-            if !T::SCHEDULE.by_product {
-                by_keys::consume::<E, T>(&c);
-            } else if c.idx == 0 {
-                by_product::consume_values::<E, T>(&c);
-            } else {
-                by_product::consume_keys::<E, T>(&c);
+            match T::SCHEDULE.division {
+                Division::Keys => by_keys::consume::<E, T>(&c),
+                Division::Columns => by_columns::consume::<E, T>(&c),
+                Division::Products if c.idx == 0 => by_product::consume_values::<E, T>(&c),
+                Division::Products => by_product::consume_keys::<E, T>(&c),
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::attention::batch_and_head;
 use crate::attention::block_order::{self, BlockOrder};
 use crate::attention::lengths::ListedTile;
 use crate::attention::schedule::{self, BackwardTile};
-use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::config::{Division, TMA_BACKWARD_STAGES as STAGES};
 use crate::kernels::backward::schedule_of;
 use crate::kernels::varlen::{self, END};
 use crate::kernels::{band, bounds, tile_work};
@@ -308,21 +308,31 @@ impl Producer<'_> {
                     );
                 };
                 // In the order in which places become free. In wide tiles it is faster to ask first for what is wanted first.
-                if T::SCHEDULE.by_product {
-                    load_d_o();
-                    load_q();
-                    load_keys();
-                    load_values();
-                } else if T::SCHEDULE.queries_down {
-                    load_keys();
-                    load_q();
-                    load_values();
-                    load_d_o();
-                } else {
-                    load_values();
-                    load_d_o();
-                    load_q();
-                    load_keys();
+                match (T::SCHEDULE.division, T::SCHEDULE.queries_down) {
+                    (Division::Products, _) => {
+                        load_d_o();
+                        load_q();
+                        load_keys();
+                        load_values();
+                    }
+                    (Division::Columns, _) => {
+                        load_q();
+                        load_d_o();
+                        load_values();
+                        load_keys();
+                    }
+                    (Division::Keys, true) => {
+                        load_keys();
+                        load_q();
+                        load_values();
+                        load_d_o();
+                    }
+                    (Division::Keys, false) => {
+                        load_values();
+                        load_d_o();
+                        load_q();
+                        load_keys();
+                    }
                 }
 
                 steps.advance();
