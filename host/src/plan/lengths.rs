@@ -182,7 +182,7 @@ pub fn list(
         maps,
         lengths,
         list,
-        scratch: workspace.place("sequences", &[3, batch, size_of::<u32>() as u64])?,
+        scratch: workspace.place("sequences", &[7, batch, size_of::<u32>() as u64])?,
         shape: shape_in_halves(checked),
         window: checked.window(),
         n_maps: n_maps as u32,

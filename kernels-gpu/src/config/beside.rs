@@ -16,12 +16,15 @@ pub const fn clear() -> TileConfig {
 /// How many sequences the kernel that lists tiles sorts by their lengths; more are taken in their own order.
 pub const SORTED_SEQUENCES: u32 = 4096;
 
-/// Tiles of sequences: sixteen warps. One block lists them, with three words for each sequence and one for each warp; the others have
-/// four rows a warp.
+/// Of how many sequences it keeps the rows in shared memory; of more they lie in the workspace.
+pub const KEPT_SEQUENCES: u32 = 1024;
+
+/// Tiles of sequences: sixteen warps. One block lists them, with three words for each sequence, one for each warp, and four for each sequence that
+/// it keeps; the others have four rows a warp.
 pub const fn tile_list() -> TileConfig {
     let threads = 512;
     TileConfig {
-        shared_bytes: (3 * SORTED_SEQUENCES + threads / 32) * 4,
+        shared_bytes: (3 * SORTED_SEQUENCES + threads / 32 + 4 * KEPT_SEQUENCES) * 4,
         block_q: 64,
         block_k: 64,
         ..TileConfig::new(threads, 2)

@@ -66,8 +66,8 @@ pub struct TileListParams {
     pub lengths: Lengths,
     /// The list.
     pub list: TileList,
-    /// Workspace, `u32 [3, batch]`: the order of the sequences, and the cumulative numbers of tiles and query blocks. Used if there are more
-    /// sequences than shared memory has room for.
+    /// Workspace, `u32 [batch, 4]`: the rows of the sequences, then `u32 [3, batch]`: their order, and the cumulative numbers of tiles and query
+    /// blocks. Used if there are more sequences than shared memory has room for.
     pub scratch: u64,
     /// Sizes; lengths are the longest possible.
     pub shape: Shape,

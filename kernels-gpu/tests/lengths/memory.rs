@@ -74,7 +74,7 @@ impl Workspace {
             tiles: entries(max_tiles),
             q_blocks: entries(max_q_blocks),
             maps: words((batch * n_maps) as usize * size_of::<TensorMap>()),
-            scratch: words(3 * 4 * batch as usize),
+            scratch: words(7 * 4 * batch as usize),
             counter: vec![0],
             max_tiles,
             max_q_blocks,

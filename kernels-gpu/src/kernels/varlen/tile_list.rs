@@ -17,7 +17,7 @@ mod clear;
 mod scan;
 
 use clear::clear;
-use scan::{Scratch, before, count, find, sum};
+use scan::{Scratch, before, count, find, read_rows, sum, write_rows};
 
 use super::{entry, rows_k, rows_q, write_listed};
 use crate::attention::divide;
@@ -37,6 +37,8 @@ const THREADS: u32 = config::tile_list().threads;
 const ROWS: u32 = config::tile_list().block_q;
 /// Rows of a warp of it: consecutive ones.
 const WARP_ROWS: u32 = ROWS / (THREADS / 32);
+/// Of as many sequences the rows lie in shared memory.
+const KEPT: u32 = config::KEPT_SEQUENCES;
 /// As many sequences are sorted; more are taken as they come.
 const SORTED: u32 = config::SORTED_SEQUENCES;
 
@@ -82,7 +84,7 @@ unsafe fn are_in_order(p: &TileListParams) -> bool {
     }
 }
 
-/// A sequence's rows of q, and of k and v.
+/// A sequence's rows of q, and of k and v, by the caller's lengths: long code, so the block that lists keeps them ([`read_rows`]).
 #[inline(always)]
 unsafe fn rows(p: &TileListParams, sequence: u32) -> [Rows; 2] {
     // SAFETY: the caller's contract.
@@ -121,16 +123,23 @@ fn n_tiles(p: &TileListParams, split_keys: u32, [q, k]: [Rows; 2]) -> u32 {
 unsafe fn list(p: &TileListParams, in_order: bool) {
     // SAFETY: all threads of the block come here; the workspace is as the plan laid it out.
     unsafe {
+        let mut sequence = special::thread_idx_x();
+        while sequence < p.shape.batch {
+            write_rows(p, sequence, rows(p, sequence));
+            sequence += THREADS;
+        }
         sort(p);
         let split_keys = split_keys(p);
         // What a thread has written, the others see behind the barrier.
         barrier::barrier_sync_all();
         let tiles = count(p, Scratch::Tiles, |at| {
             let sequence = Scratch::Order.read(p, at);
-            n_tiles(p, split_keys, rows(p, sequence))
+            n_tiles(p, split_keys, read_rows(p, sequence))
         });
         let q_blocks = if p.is_backward() {
-            count(p, Scratch::QBlocks, |at| blocks(rows(p, at)[0], p.block_q))
+            count(p, Scratch::QBlocks, |at| {
+                blocks(read_rows(p, at)[0], p.block_q)
+            })
         } else {
             0
         };
@@ -165,7 +174,7 @@ unsafe fn split_keys(p: &TileListParams) -> u32 {
     // SAFETY: all threads of the block come here; the sequences exist.
     unsafe {
         while at < p.shape.batch {
-            let [q, k] = rows(p, at);
+            let [q, k] = read_rows(p, at);
             own = own.saturating_add(blocks(q, p.tile_rows).saturating_mul(blocks(k, p.block_k)));
             at += THREADS;
         }
@@ -174,7 +183,7 @@ unsafe fn split_keys(p: &TileListParams) -> u32 {
         let part = blocks_of_part(all, p.split_heads, p.split_parts, least);
         let part = if p.whole_tiles == 1 && p.shape.batch <= SORTED {
             // The sum's barriers came behind the sort.
-            let [_, k] = rows(p, Scratch::Order.read(p, 0));
+            let [_, k] = read_rows(p, Scratch::Order.read(p, 0));
             even_blocks(blocks(k, p.block_k), part)
         } else {
             part
@@ -243,7 +252,7 @@ unsafe fn sort(p: &TileListParams) {
 #[inline(always)]
 unsafe fn sort_key(p: &TileListParams, sequence: u32) -> u32 {
     // SAFETY: the caller's contract.
-    let [q, k] = unsafe { rows(p, sequence) };
+    let [q, k] = unsafe { read_rows(p, sequence) };
     let work = if p.is_backward() { q.len } else { k.len } / 16;
     let most = u32::MAX / SORTED;
     let work = if work < most { work } else { most };
@@ -255,7 +264,7 @@ unsafe fn sort_key(p: &TileListParams, sequence: u32) -> u32 {
 unsafe fn listed(p: &TileListParams, sequence: u32, block: u32) -> ListedTile {
     // SAFETY: the caller's contract.
     unsafe {
-        let [q, k] = rows(p, sequence);
+        let [q, k] = read_rows(p, sequence);
         ListedTile {
             block,
             sequence,

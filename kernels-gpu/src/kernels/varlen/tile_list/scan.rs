@@ -1,6 +1,7 @@
 //! Numbers of all sequences added up: by all threads of a block, into arrays that tell which sequence the n-th tile is of.
 
-use super::{SORTED, THREADS};
+use super::{KEPT, SORTED, THREADS};
+use crate::attention::mask::Rows;
 use crate::params::TileListParams;
 use crate::ptx::{barrier, global, shared, shuffle, special};
 
@@ -28,7 +29,8 @@ impl Scratch {
 
     #[inline(always)]
     fn global(self, p: &TileListParams, idx: u32) -> u64 {
-        p.scratch + (self as u64 * u64::from(p.shape.batch) + u64::from(idx)) * 4
+        let batch = u64::from(p.shape.batch);
+        p.scratch + (ROWS_WORDS + self as u64) * batch * 4 + u64::from(idx) * 4
     }
 
     /// # Safety
@@ -60,6 +62,46 @@ impl Scratch {
     }
 }
 
+/// Words of a sequence's rows of q, and of k and v.
+const ROWS_WORDS: u64 = 4;
+/// Bytes of shared memory before the rows of sequences: arrays, and the sums of warps.
+const BEFORE_ROWS: u32 = ARRAYS + THREADS / 32 * 4;
+
+/// A sequence's rows of q, and of k and v, as [`write_rows`] has written them.
+///
+/// # Safety
+/// They have been written, and no thread writes them now.
+#[inline(always)]
+pub(super) unsafe fn read_rows(p: &TileListParams, sequence: u32) -> [Rows; 2] {
+    // SAFETY: the caller's contract.
+    let [q_first, q_len, k_first, k_len] = unsafe {
+        if p.shape.batch <= KEPT {
+            shared::ld_shared_x4(special::shared_base() + BEFORE_ROWS + sequence * 16)
+        } else {
+            global::ld_global_x4(p.scratch + u64::from(sequence) * 16)
+        }
+    };
+    let rows = |first, len| Rows { first, len };
+    [rows(q_first, q_len), rows(k_first, k_len)]
+}
+
+/// Writes them: to shared memory, or to the workspace if sequences are too many.
+///
+/// # Safety
+/// No other thread uses them now.
+#[inline(always)]
+pub(super) unsafe fn write_rows(p: &TileListParams, sequence: u32, [q, k]: [Rows; 2]) {
+    let words = [q.first, q.len, k.first, k.len];
+    // SAFETY: the caller's contract.
+    unsafe {
+        if p.shape.batch <= KEPT {
+            shared::st_shared_x4(special::shared_base() + BEFORE_ROWS + sequence * 16, words);
+        } else {
+            global::st_global_x4(p.scratch + u64::from(sequence) * 16, words);
+        }
+    }
+}
+
 /// Writes how many there are up to the end of each place, and gives how many there are.
 ///
 /// # Safety
@@ -70,10 +112,11 @@ pub(super) unsafe fn count(p: &TileListParams, to: Scratch, n_at: impl Fn(u32) -
     let each = n.div_ceil(THREADS);
     let (begin, end) = (thread * each, (thread + 1) * each);
     let end = if end < n { end } else { n };
-    let mut own = 0u32;
+    let (mut own, mut last) = (0u32, 0);
     let mut at = begin;
     while at < end {
-        own = own.saturating_add(n_at(at));
+        last = n_at(at);
+        own = own.saturating_add(last);
         at += 1;
     }
     // SAFETY: the caller's contract.
@@ -82,7 +125,9 @@ pub(super) unsafe fn count(p: &TileListParams, to: Scratch, n_at: impl Fn(u32) -
         let mut sum = sum - own;
         let mut at = begin;
         while at < end {
-            sum = sum.saturating_add(n_at(at));
+            // Most often there is one.
+            let n = if each == 1 { last } else { n_at(at) };
+            sum = sum.saturating_add(n);
             to.write(p, at, sum);
             at += 1;
         }
