@@ -86,7 +86,7 @@ fn hold_tile_list(plan: &Plan, params: &TileListParams, [q, k]: [&[usize]; 2]) {
     let list = params.list;
     assert_eq!((list.tiles, (max_tiles + 1) * entry), piece(plan, "tiles"));
     let batch = problem.batch() as u64;
-    assert_eq!((params.scratch, 3 * batch * 4), piece(plan, "sequences"));
+    assert_eq!((params.scratch, 7 * batch * 4), piece(plan, "sequences"));
     if is_backward {
         let blocks = u64::from(params.max_q_blocks);
         assert_room(blocks, q, problem.seqlen_q(), params.block_q);
