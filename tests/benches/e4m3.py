@@ -184,6 +184,8 @@ def steady(run, seconds, flops, nvml):
                 reasons |= nvml.reasons()
                 end = time.monotonic(), nvml.joules()
     torch.cuda.synchronize()
+    if not clocks:
+        sys.exit(f"--watts {seconds}: too short to read a meter after half of it; 1 or more is enough")
     took = end[0] - begin[0]
     return done * flops / took / 1e12, statistics.mean(clocks), (end[1] - begin[1]) / took, reasons
 
