@@ -51,12 +51,11 @@ use crate::arguments::{AppendInputs, AppendOutputs, Operands};
 use crate::backend::cpu;
 use crate::device::Device;
 use crate::error::Error;
-use crate::lengths::new_rows;
 use crate::operation::{Call, Done};
 use crate::plan::plan_append;
 use crate::prepared::{Layouts, PreparedAppend};
 use crate::problem::append::AppendProblem;
-use crate::validate::rotary::{append_sizes, check_append};
+use crate::validate::rotary::{append_sizes, append_values, check_append};
 
 /// Appends of one shape and type on a device.
 ///
@@ -69,6 +68,9 @@ use crate::validate::rotary::{append_sizes, check_append};
 ///
 /// - `turn` is that of [`RotaryTable::rotate`](crate::rotary::RotaryTable::rotate): in f32, rounded once; elements from rotary_dim on are copied.
 ///   Without [`AppendBuilder::rotary`](crate::problem::append::AppendBuilder::rotary) k is copied as well. Copies are bit for bit.
+/// - A cache in 8 bits ([`AppendBuilder::fp8_kv`](crate::problem::append::AppendBuilder::fp8_kv)) gets `e4m3(x / descale)` of what it would get
+///   otherwise: rotated in f32 and rounded only once, as [`Quantize`](crate::Quantize) rounds with given scales. What is greater than 448 · descale becomes
+///   448, with its sign.
 /// - No other row of the cache is read or written: it may be NaN.
 /// - New rows are padded, or packed with [`AppendInputs::cu_seqlens_new`]. Packed rows outside every sequence are not read, and their q_out is not written.
 /// - Every tensor has any strides whose last dimension is contiguous; rows of outputs do not overlap. q_out has either the memory and layout of q,
@@ -76,13 +78,13 @@ use crate::validate::rotary::{append_sizes, check_append};
 ///   output may share elements with another argument; they may lie in one allocation, as packed q, k, v do.
 /// - Equal inputs give equal bits, on every backend, except for the payload of a NaN that was rotated.
 ///
-/// Every call checks lengths on the host; contradictions are errors. The host does not look at lengths in a device's memory. There a new row whose
+/// Every call checks lengths, and scales of rows that are written, on the host; contradictions are errors. The host does not look at lengths in a device's memory. There a new row whose
 /// `seqused_k[b] + i` is negative, at least seqlen_cache or, with rotary position embedding, at least n_positions is dropped:
 /// neither cache is written; the other rows are. A query whose position is negative or at least n_positions is not written. `seqused_out` is limited
 /// to the room in the cache, so that attention stays inside it. A packed row belongs to the last sequence that begins at or before it. If
 /// `cu_seqlens_new` does not ascend, rows may belong to no sequence. Nothing outside the tensors is ever read or written.
 ///
-/// GPUs append rows of up to 256 columns: a multiple of 8 for bf16 and f16, of 4 for f32. Tensors begin at multiples of 16 bytes, and strides are
+/// GPUs append rows of up to 256 columns: a multiple of 8 for bf16 and f16, of 4 for f32, of 16 to a cache in 8 bits, which wants compute capability 8.9. Tensors begin at multiples of 16 bytes, and strides are
 /// such multiples. Any even rotary_dim is taken; with [`Pairs::Halves`](crate::rotary::Pairs::Halves) multiples of 16 are faster (f32: multiples of
 /// 8), with [`Pairs::Interleaved`](crate::rotary::Pairs::Interleaved) those of 8. The CPU appends any head_dim up to 576.
 #[derive(Clone, Debug)]
@@ -141,7 +143,7 @@ impl Append {
             device: &self.device,
             problem: &self.problem,
             check: check_append,
-            lengths: |problem, operands| new_rows::of_append(problem, operands).map(drop),
+            lengths: append_values,
             plan: plan_append,
         }
     }

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use crate::arguments::Argument;
 use crate::error::ProblemError;
-use crate::problem::{Pages, Problem};
+use crate::problem::{Fp8Kv, Pages, Problem};
 
 /// The rows of one sequence, of q or of k and v.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,6 +193,11 @@ impl<'a> Paged<'a> {
         &self.table[sequence * self.columns..][..self.columns]
     }
 
+    /// The page of a row of a sequence: one that has been checked.
+    pub(crate) fn page_of(&self, sequence: usize, row: usize) -> usize {
+        self.entries(sequence)[row / self.page_size()] as usize
+    }
+
     /// Refuses pages of these rows that the pool does not have.
     fn check(&self, sequence: usize, rows: Range<usize>) -> Result<(), ProblemError> {
         let n_pages = self.pages.n_pages();
@@ -212,6 +217,19 @@ impl<'a> Paged<'a> {
                 n_pages,
             }),
         }
+    }
+}
+
+/// The entry of the scales of a row of a cache: its sequence, or its page, which has been checked.
+pub(crate) fn scale_entry(
+    scales: Fp8Kv,
+    pages: Option<Paged>,
+    sequence: usize,
+    row: usize,
+) -> usize {
+    match (scales, pages) {
+        (Fp8Kv::PerPage, Some(paged)) => paged.page_of(sequence, row),
+        (Fp8Kv::PerPage | Fp8Kv::PerSequence, _) => sequence,
     }
 }
 

@@ -143,7 +143,7 @@ pub const fn tile_config(
         (Kind::MaskMap, TileShape::Default) => mask_map(),
         (Kind::Combine, TileShape::Default) => combine(),
         (Kind::Merge, TileShape::Default) => merge(),
-        (Kind::Append, TileShape::Default) => append(),
+        (Kind::Append | Kind::AppendE4m3, TileShape::Default) => append(),
         (Kind::Dequantize, TileShape::Default) => dequantize(),
         (Kind::Amax | Kind::Quantize, TileShape::Default) => quantize(),
         (Kind::SinkGradient, TileShape::Default) => sink_gradient(),

@@ -123,7 +123,10 @@ macro_rules! run {
         dequantize::dequantize::<element::$dtype>($p)
     };
     (Append, $name:ident, $p:expr, $dtype:ident) => {
-        append::append::<element::$dtype>($p)
+        append::append::<element::$dtype, false>($p)
+    };
+    (AppendE4m3, $name:ident, $p:expr, $dtype:ident) => {
+        append::append::<element::$dtype, true>($p)
     };
     (TensorGradient, $name:ident, $p:expr, $dtype:ident) => {
         backward::tensor_gradient::tensor_gradient::<element::$dtype>($p)
@@ -193,6 +196,7 @@ macro_rules! params {
     (Combine, $callback:ident $(, $rest:tt)*) => { $callback!(Combine CombineParams $(, $rest)*) };
     (Merge, $callback:ident $(, $rest:tt)*) => { $callback!(Merge MergeParams $(, $rest)*) };
     (Append, $callback:ident $(, $rest:tt)*) => { $callback!(Append AppendParams $(, $rest)*) };
+    (AppendE4m3, $callback:ident $(, $rest:tt)*) => { $callback!(Append AppendParams $(, $rest)*) };
     (Amax, $callback:ident $(, $rest:tt)*) => { $callback!(Quantize QuantizeParams $(, $rest)*) };
     (Quantize, $callback:ident $(, $rest:tt)*) => { $callback!(Quantize QuantizeParams $(, $rest)*) };
     (Dequantize, $callback:ident $(, $rest:tt)*) => { $callback!(Dequantize DequantizeParams $(, $rest)*) };

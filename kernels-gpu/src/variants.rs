@@ -115,6 +115,9 @@ macro_rules! for_each_variant {
             append_sm80_bf16: Append { arch: Sm80, dtype: Bf16 }
             append_sm80_f16:  Append { arch: Sm80, dtype: F16 }
             append_sm80_f32:  Append { arch: Sm80, dtype: F32 }
+            append_e4m3_sm89_bf16: AppendE4m3 { arch: Sm89, dtype: Bf16 }
+            append_e4m3_sm89_f16:  AppendE4m3 { arch: Sm89, dtype: F16 }
+            append_e4m3_sm89_f32:  AppendE4m3 { arch: Sm89, dtype: F32 }
             clear_sm80: Clear { arch: Sm80 }
             mask_map_sm80: MaskMap { arch: Sm80 }
             block_list_sm80: BlockList { arch: Sm80 }
@@ -311,6 +314,8 @@ pub enum Kind {
     Merge,
     /// Not attention: appends rows to a cache of keys and values, rotates rows by their positions.
     Append,
+    /// The same of a cache in `e4m3`.
+    AppendE4m3,
     /// Backward pass of flash2 and flash3, first, if no query may see some keys: clears their rows of dK and dV.
     Clear,
     /// Not attention: the greatest magnitudes of a tensor's tiles, or of each scale's tiles once these are there.

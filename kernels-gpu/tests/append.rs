@@ -106,11 +106,10 @@ impl Case {
             k_new: view(memory.input("k_new", k_new.slice()), self.n_rows, HEADS_K),
             v_new: view(memory.input("v_new", v_new.slice()), self.n_rows, HEADS_K),
             cache: KvCache {
-                pages: Default::default(),
                 k: view(memory.output("k_cache", k_cache.slice()), CACHE, HEADS_K),
                 v: view(memory.output("v_cache", v_cache.slice()), CACHE, HEADS_K),
                 seqlen: CACHE,
-                reserved: 0,
+                ..KvCache::default()
             },
             rotary: RotaryParams {
                 cos: memory.input("cos", &table),

@@ -3,11 +3,12 @@
 
 mod steps;
 
-pub use steps::check_steps;
+pub use steps::{check_rounding, check_steps};
 
 use ferroflash::error::PlanError;
 use ferroflash::rotary::{Direction, QueryPositions};
 use ferroflash::{Append, AppendInputs, AppendOutputs, Backend, Device, Dtype, Element, Error};
+use float8::F8E4M3;
 use half::{bf16, f16};
 
 use crate::beside::{F32_UNIT, bits, check_cases, judge_numbers, rounding};
@@ -19,10 +20,15 @@ use crate::subject::Subject;
 
 /// Puts the subject through a set of appends; panics with every failure. `test` is the path of the test.
 pub fn check(subject: &Subject, test: &str, cases: &[AppendCase]) {
-    check_cases(subject, test, cases, |case| match case.dtype {
-        Dtype::Bf16 => typed::<bf16>(subject, case),
-        Dtype::F16 => typed::<f16>(subject, case),
-        Dtype::F32 => typed::<f32>(subject, case),
+    check_cases(subject, test, cases, |case| {
+        match (case.dtype, case.fp8_kv) {
+            (Dtype::Bf16, None) => typed::<bf16, bf16>(subject, case),
+            (Dtype::F16, None) => typed::<f16, f16>(subject, case),
+            (Dtype::F32, None) => typed::<f32, f32>(subject, case),
+            (Dtype::Bf16, Some(_)) => typed::<bf16, F8E4M3>(subject, case),
+            (Dtype::F16, Some(_)) => typed::<f16, F8E4M3>(subject, case),
+            (Dtype::F32, Some(_)) => typed::<f32, F8E4M3>(subject, case),
+        }
     });
 }
 
@@ -44,7 +50,11 @@ struct Written {
     seqused: Vec<i32>,
 }
 
-fn typed<T: Element + Number>(subject: &Subject, case: &AppendCase) -> Result<Option<f64>, String> {
+/// New rows of `T`, a cache of `C`.
+fn typed<T: Element + Number, C: Number>(
+    subject: &Subject,
+    case: &AppendCase,
+) -> Result<Option<f64>, String> {
     let problem = case.problem().map_err(|error| error.to_string())?;
     let (new, q, cache) = (
         problem.shape_new(),
@@ -58,9 +68,9 @@ fn typed<T: Element + Number>(subject: &Subject, case: &AppendCase) -> Result<Op
     };
     let eligible =
         subject.backend == Backend::Cpu || case.fits_kernel([new, new, read_q, q, cache]);
-    let numbers = Numbers::new(case);
+    let numbers = Numbers::new::<C>(case);
     let seed = case.seed.wrapping_add(sample::seed());
-    let written = match run::<T>(&(subject.open)(seed)?, case, &numbers) {
+    let written = match run::<T, C>(&(subject.open)(seed)?, case, &numbers) {
         Err(Error::Plan(PlanError::Operation { verb: "append", .. })) if !eligible => {
             return Ok(None);
         }
@@ -70,7 +80,7 @@ fn typed<T: Element + Number>(subject: &Subject, case: &AppendCase) -> Result<Op
     };
     let close = judge(case, &numbers, &written)?;
     // Once more, on the emulator under another seed of its scheduler.
-    let again = run::<T>(&(subject.open)(seed.wrapping_add(1))?, case, &numbers);
+    let again = run::<T, C>(&(subject.open)(seed.wrapping_add(1))?, case, &numbers);
     let again = again.map_err(|error| error.to_string())??;
     let same = bits(&again.q_out) == bits(&written.q_out)
         && bits(&again.k_cache) == bits(&written.k_cache)
@@ -83,7 +93,7 @@ fn typed<T: Element + Number>(subject: &Subject, case: &AppendCase) -> Result<Op
 }
 
 impl Numbers {
-    fn new(case: &AppendCase) -> Numbers {
+    fn new<C: Number>(case: &AppendCase) -> Numbers {
         let total = case.total();
         let n_rows = |heads: usize| {
             let n_new = case.sequences().first().map_or(0, |own| own.len);
@@ -102,7 +112,7 @@ impl Numbers {
                     row.fill(f64::NAN);
                 }
             }
-            numbers
+            numbers.iter().map(|&x| C::of(x).value()).collect()
         };
         let mut numbers = Numbers {
             k_new: case.numbers(2, n_rows(case.heads_k), rotated),
@@ -140,7 +150,7 @@ impl Numbers {
 }
 
 /// Appends on a device. The inner error says what was written that should not have been.
-fn run<T: Element + Number>(
+fn run<T: Element + Number, C: Number>(
     device: &Device,
     case: &AppendCase,
     numbers: &Numbers,
@@ -160,8 +170,8 @@ fn run<T: Element + Number>(
         true => Buffer::<T>::filled(&numbers.q, like_q, q_out_at)?,
         false => Buffer::<T>::unwritten(like_q, q_out_at)?,
     };
-    let mut k_cache = Buffer::<T>::filled(&case.pool(&numbers.k_cache), cache, cache_at)?;
-    let mut v_cache = Buffer::<T>::filled(&case.pool(&numbers.v_cache), cache, cache_at)?;
+    let mut k_cache = Buffer::<C>::filled(&case.pool(&numbers.k_cache), cache, cache_at)?;
+    let mut v_cache = Buffer::<C>::filled(&case.pool(&numbers.v_cache), cache, cache_at)?;
     let sequences = case.sequences();
     let before: Vec<i32> = sequences.iter().map(|own| own.before as i32).collect();
     let mut seqused = vec![-1; case.batch];
@@ -174,6 +184,9 @@ fn run<T: Element + Number>(
     inputs.cu_seqlens_new = cu_seqlens.as_ref().map(Into::into);
     let page_table = case.page_table();
     inputs.page_table = page_table.as_ref().map(Into::into);
+    let (k_scales, v_scales) = (case.scales(9), case.scales(10));
+    inputs.k_descale = k_scales.as_ref().map(|scales| (&scales.numbers).into());
+    inputs.v_descale = v_scales.as_ref().map(|scales| (&scales.numbers).into());
     let mut outputs = AppendOutputs::new(k_cache.view_mut()?, v_cache.view_mut()?);
     if case.heads_q > 0 {
         outputs = outputs.q_out(q_out.view_mut()?);
@@ -181,7 +194,7 @@ fn run<T: Element + Number>(
     }
     append.run(&inputs, &mut outputs.seqused_out(&mut seqused))?;
     // Without the lengths the same comes out.
-    let mut alone = Buffer::<T>::filled(&case.pool(&numbers.k_cache), cache, cache_at)?;
+    let mut alone = Buffer::<C>::filled(&case.pool(&numbers.k_cache), cache, cache_at)?;
     let mut outputs = AppendOutputs::new(alone.view_mut()?, v_cache.view_mut()?);
     let mut unused = match case.in_place {
         true => Buffer::<T>::filled(&numbers.q, like_q, q_out_at)?,
@@ -201,9 +214,8 @@ fn run<T: Element + Number>(
         v_cache: v_rows,
         seqused,
     };
-    let strayed = [&q_out, &k_cache, &v_cache]
-        .iter()
-        .any(|buffer| buffer.strayed().is_some());
+    let strayed = [q_out.strayed(), k_cache.strayed(), v_cache.strayed()];
+    let strayed = strayed.iter().any(Option::is_some);
     Ok(if strayed {
         Err("memory beside the outputs was written to".into())
     } else if bits(&alone) != bits(&written.k_cache) {
@@ -221,6 +233,28 @@ pub(crate) struct Row<'a> {
     pub to: &'a [f64],
     /// By which position it was rotated; `None`: it was copied.
     pub position: Option<usize>,
+    /// By which scale it was divided before it was rounded to 8 bits.
+    pub descale: Option<f32>,
+}
+
+/// The greatest number of e4m3.
+const E4M3_MAX: f64 = 448.0;
+/// The relative error of a rounding to e4m3, and that of its subnormal numbers.
+const E4M3_ROUNDING: (f64, f64) = (1.0 / 16.0, 1.0 / 1024.0);
+
+impl Row<'_> {
+    /// Whether these elements were copied: with the same bits, or to the nearest numbers of 8 bits.
+    fn is_copied(&self, from: usize) -> bool {
+        let expected = self.from[from..].iter().map(|&x| match self.descale {
+            None => x,
+            Some(descale) => {
+                let x = x as f32 * (1.0 / descale);
+                F8E4M3::from_f32(x.clamp(-448.0, 448.0)).value()
+            }
+        });
+        let expected: Vec<f64> = expected.collect();
+        bits(&expected) == bits(&self.to[from..])
+    }
 }
 
 /// How close a row came to the oracle's. What is copied has the same bits.
@@ -231,7 +265,7 @@ pub(crate) fn judge_row(
     row: &Row,
 ) -> Result<f64, String> {
     let (Some(position), Some(tables)) = (row.position, tables) else {
-        return match bits(row.from) == bits(row.to) {
+        return match row.is_copied(0) {
             true => Ok(0.0),
             false => Err("a copied row has other bits".into()),
         };
@@ -245,15 +279,25 @@ pub(crate) fn judge_row(
         &of(&tables.cos),
         &of(&tables.sin),
     );
-    if bits(&row.from[rotary_dim..]) != bits(&row.to[rotary_dim..]) {
+    if !row.is_copied(rotary_dim) {
         return Err("elements behind rotary_dim have other bits".into());
     }
-    let (unit, smallest) = rounding(dtype);
-    let allowed = |at: usize| {
-        let y: f64 = rotated.y[at];
-        unit * y.abs() + 2.0 * F32_UNIT * rotated.terms[at] + smallest
+    let (unit, smallest) = match row.descale {
+        None => rounding(dtype),
+        Some(_) => E4M3_ROUNDING,
     };
-    judge_numbers(&row.to[..rotary_dim], &rotated.y[..rotary_dim], allowed)
+    // The reciprocal of the scale is rounded, and the product with it.
+    let (factor, most, more) = match row.descale {
+        None => (1.0, f64::INFINITY, 0.0),
+        Some(descale) => (1.0 / f64::from(descale), E4M3_MAX, 2.0),
+    };
+    let exact: Vec<f64> = rotated.y.iter().map(|y| y * factor).collect();
+    let allowed = |at: usize| {
+        let of_f32 = 2.0 * rotated.terms[at] * factor + more * exact[at].abs();
+        unit * exact[at].abs().min(most) + F32_UNIT * of_f32 + smallest
+    };
+    let cut: Vec<f64> = exact.iter().map(|y| y.clamp(-most, most)).collect();
+    judge_numbers(&row.to[..rotary_dim], &cut[..rotary_dim], allowed)
 }
 
 /// Elements of a row of a head in a dense tensor of so many rows.
@@ -315,6 +359,10 @@ fn rows<'a>(
     let n_new = case.total().unwrap_or(own.len);
     let at = own.before + i;
     let rotated = case.rotary.map(|_| at);
+    let scales = [9, 10].map(|of| case.scales(of));
+    let [k_descale, v_descale] = scales
+        .each_ref()
+        .map(|scales| move |head| Some(case.scale_of(scales.as_ref()?, b, at, head)));
     let mut rows = Vec::new();
     for head in 0..case.heads_q {
         let (sizes, place) = (
@@ -328,6 +376,7 @@ fn rows<'a>(
                 QueryPositions::Ascending => at,
                 QueryPositions::First => own.before,
             }),
+            descale: None,
         });
     }
     for head in 0..case.heads_k {
@@ -343,11 +392,13 @@ fn rows<'a>(
             from: row_of(&numbers.k_new, sizes, place),
             to: row_of(&written.k_cache, cache, place_there),
             position: rotated,
+            descale: k_descale(head),
         });
         rows.push(Row {
             from: row_of(&numbers.v_new, sizes, place),
             to: row_of(&written.v_cache, cache, place_there),
             position: None,
+            descale: v_descale(head),
         });
     }
     rows

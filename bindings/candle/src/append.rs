@@ -85,6 +85,8 @@ impl<'a> Rotary<'a> {
 /// Writes new rows of k and v after those that each sequence already has in the cache, in place and in one launch. With [`Rotary`] k and q are
 /// rotated by their new positions; v is copied.
 ///
+/// A cache of f8e4m3 gets them divided by its scales ([`KvCache::with_descale`]) and rounded: after the rotation, and only once.
+///
 /// The new row `i` of sequence `b` becomes row `seqused_k[b] + i`, which is its position. No other row of the cache is read or written.
 /// The cache's own `seqused_k` stays as it is: [`Appended::seqused_k`] has the new lengths, for attention and for the next append.
 ///

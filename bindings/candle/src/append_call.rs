@@ -14,6 +14,7 @@ use crate::rules::{
     backend, beside, dims, dtype, has_elements, has_rank, has_shape, has_type, n_sequences,
     same_device,
 };
+use crate::scales::Scales;
 
 /// An append whose rules hold, and its tensors.
 pub(crate) struct AppendCall {
@@ -25,7 +26,7 @@ pub(crate) struct AppendCall {
     pub(crate) v: Tensor,
     /// Queries to be rotated.
     pub(crate) q: Option<Tensor>,
-    /// Lengths, pages of the cache, cosines and sines.
+    /// Lengths, pages and scales of the cache, cosines and sines.
     pub(crate) given: Given,
     /// Type of the lengths, u32 or i32.
     pub(crate) lengths: DType,
@@ -92,12 +93,17 @@ impl AppendCall {
         };
         let [cos, sin] = tables.map_or([None, None], |tables| tables.map(Some));
         let seqused_k = Source::lengths("seqused_k", cache.seqused_k, new.k)?;
+        let mut given = Given::default();
+        if let Some((of, scales)) = Scales::of(cache, batch)? {
+            problem = problem.fp8_kv(of);
+            given = scales.put(given);
+        }
         Ok(AppendCall {
             problem: problem.build().map_err(Error::from)?,
             k: aligned(new.k)?,
             v: aligned(new.v)?,
             q: new.q.map(aligned).transpose()?,
-            given: Given::default()
+            given: given
                 .with(Argument::SeqUsedK, seqused_k)
                 .with_optional(Argument::CuSeqlensNew, cu_seqlens_new)
                 .with_optional(Argument::PageTable, page_table)
@@ -122,9 +128,17 @@ fn tensors(cache: &KvCache, new: &NewRows) -> Result<(), Error> {
         ("k_cache", Some(cache.k), 4),
         ("v_cache", Some(cache.v), 4),
     ];
+    let of_cache = match cache.k.dtype() {
+        DType::F8E4M3 => DType::F8E4M3,
+        _ => new.k.dtype(),
+    };
     for (argument, tensor, rank) in numbers {
         let Some(tensor) = tensor else { continue };
-        beside(argument, tensor, rank, new.k, new.k.dtype())?;
+        let needed = match argument {
+            "k_cache" | "v_cache" => of_cache,
+            _ => new.k.dtype(),
+        };
+        beside(argument, tensor, rank, new.k, needed)?;
         if tensor.track_op() {
             return Err(Error::Gradient {
                 argument,
@@ -160,6 +174,7 @@ fn tables(rotary: &Rotary, k: &Tensor) -> Result<[usize; 2], Error> {
 /// No other argument may use the memory of a cache: it is written.
 fn lie_apart(cache: &KvCache, new: &NewRows, rotary: Option<&Rotary>) -> Result<(), Error> {
     let block_table = cache.pages.map(|table| table.block_table);
+    let descale = cache.descale;
     let read = [
         ("k", Some(new.k)),
         ("v", Some(new.v)),
@@ -167,6 +182,8 @@ fn lie_apart(cache: &KvCache, new: &NewRows, rotary: Option<&Rotary>) -> Result<
         ("seqlens", new.seqlens),
         ("seqused_k", Some(cache.seqused_k)),
         ("block_table", block_table),
+        ("k_descale", descale.map(|descale| descale.k)),
+        ("v_descale", descale.map(|descale| descale.v)),
         ("cos", rotary.map(|rotary| rotary.cos)),
         ("sin", rotary.map(|rotary| rotary.sin)),
     ];

@@ -55,7 +55,10 @@ impl Request<'_> {
         };
         self.tensors_of(rank_q, 4, of_kv)?;
         let (problem, batch, cu_seqlens_q) = self.queries(queries)?;
-        let (problem, scales) = Scales::of(cache, batch, problem)?;
+        let (problem, scales) = match Scales::of(cache, batch)? {
+            Some((of, scales)) => (problem.fp8_kv(of), Some(scales)),
+            None => (problem, None),
+        };
         let why = "one for each sequence of q";
         has_elements("seqused_k", cache.seqused_k, batch, why)?;
         let seqused_k = Source::lengths("seqused_k", cache.seqused_k, self.q)?;

@@ -12,7 +12,8 @@ use ferroflash::Fp8Kv;
 /// Unused rows may have any contents, including NaN: they are not read.
 ///
 /// k and v are of q's type, or both f8e4m3: [`KvCache::with_descale`] sets the scales of their elements, 1 by default. Attention reads such a cache
-/// from compute capability 8.9 on at head_dim 64 and 128, and on the CPU. Appends do not support it.
+/// from compute capability 8.9 on at head_dim 64 and 128, and on the CPU. An append divides new rows by these scales, and rounds them: what is greater than 448 times its scale
+/// becomes that.
 #[derive(Clone, Copy, Debug)]
 pub struct KvCache<'a> {
     pub(crate) k: &'a Tensor,

@@ -1,8 +1,8 @@
 //! The scales of keys and values in 8 bits: [`Scales`].
 
 use candle_core::{DType, Result, Tensor};
+use ferroflash::Fp8Kv;
 use ferroflash::arguments::Argument;
-use ferroflash::{Fp8Kv, ProblemBuilder};
 
 use crate::error::Error;
 use crate::given::{Given, Source};
@@ -23,23 +23,19 @@ impl Scales {
         given.with(Argument::VDescale, Source::Tensor(self.v))
     }
 
-    /// The scales of a cache, and the problem with their kind. A cache of the problem's type has none.
-    pub(crate) fn of(
-        cache: &KvCache,
-        batch: usize,
-        problem: ProblemBuilder,
-    ) -> Result<(ProblemBuilder, Option<Scales>)> {
+    /// The scales of a cache of `batch` sequences, and of which kind they are. A cache of the problem's type has none.
+    pub(crate) fn of(cache: &KvCache, batch: usize) -> Result<Option<(Fp8Kv, Scales)>> {
         if cache.k.dtype() != DType::F8E4M3 {
             return match cache.descale {
                 Some(descale) => Err(refuse::descale(descale.k).into()),
-                None => Ok((problem, None)),
+                None => Ok(None),
             };
         }
         let [n_pages, _, heads_k, _] = dims(cache.k);
         let Some(Descale { k, v, of }) = cache.descale else {
             let ones = Tensor::ones((batch, heads_k), DType::F32, cache.k.device())?;
             let (k, v) = (ones.clone(), ones);
-            return Ok((problem.fp8_kv(Fp8Kv::PerSequence), Some(Scales { k, v })));
+            return Ok(Some((Fp8Kv::PerSequence, Scales { k, v })));
         };
         let entries = match of {
             Fp8Kv::PerSequence => batch,
@@ -49,7 +45,7 @@ impl Scales {
             fits(argument, descale, [entries, heads_k], cache.k)?;
         }
         let (k, v) = (k.contiguous()?, v.contiguous()?);
-        Ok((problem.fp8_kv(of), Some(Scales { k, v })))
+        Ok(Some((of, Scales { k, v })))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Operations other than attention: appends, rotations and roundings to 8 bits, from shapes.
 
 use ferroflash::rotary::{Pairs, QueryPositions, Turns};
-use ferroflash::{AppendProblem, Fp8, QuantizeProblem, RotateProblem};
+use ferroflash::{AppendProblem, Fp8, Fp8Kv, QuantizeProblem, RotateProblem};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -26,13 +26,12 @@ impl Rotary {
     }
 }
 
-/// New rows for caches of these shapes; with `columns` a cache is a pool of pages. `heads_q`, and whether all queries have the first position.
+/// New rows for caches of these shapes; with `columns` a cache is a pool of pages, with scales in 8 bits. `heads_q`, and whether all queries have the first position.
 pub(crate) fn append_problem(
     dtype: &str,
     batch: usize,
-    shape_new: &[usize],
-    shape_cache: &[usize],
-    columns: Option<usize>,
+    [shape_new, shape_cache]: [&[usize]; 2],
+    (columns, scales): (Option<usize>, Option<Fp8Kv>),
     (heads_q, queries_at_first): (usize, bool),
     rotary: Option<Rotary>,
 ) -> PyResult<AppendProblem> {
@@ -58,6 +57,10 @@ pub(crate) fn append_problem(
             builder.seqlen_cache(most).pages(pages)
         }
         None => builder.seqlen_cache(rows),
+    };
+    let builder = match scales {
+        Some(scales) => builder.fp8_kv(scales),
+        None => builder,
     };
     let builder = match rotary.map(Rotary::turns) {
         Some(turns) => builder.rotary(turns.pairs, turns.rotary_dim, turns.n_positions),

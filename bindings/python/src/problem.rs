@@ -93,7 +93,7 @@ impl Problem {
         };
         let builder = match fp8_kv {
             None => builder,
-            Some(scales) => builder.fp8_kv(one_of("fp8_kv", scales, &FP8_KV)?),
+            Some(scales) => builder.fp8_kv(fp8_kv_of(scales)?),
         };
         let builder = match fp8 {
             None => builder,
@@ -258,6 +258,10 @@ const FP8_KV: [(&str, Fp8Kv); 2] = [
     ("per_sequence", Fp8Kv::PerSequence),
     ("per_page", Fp8Kv::PerPage),
 ];
+
+pub(crate) fn fp8_kv_of(name: &str) -> PyResult<Fp8Kv> {
+    one_of("fp8_kv", name, &FP8_KV)
+}
 
 /// Scales of q, k and v in 8 bits.
 const FP8: [(&str, Fp8); 3] = [

@@ -109,11 +109,7 @@ class Call:
         case = self.case
         outputs, statistics, k_caches, v_caches = [], [], [], []
         for b in range(case.batch):
-            q, k = self.q[b], self.k[b].double()
-            if case.rotary_dim > 0 and case.new != "none":
-                step = torch.arange(len(q)) if case.mask != "full" else torch.zeros(len(q), dtype=torch.long)
-                q = self._turn(q, self.positions[b] + step).to(case.dtype)
-                k = self._turn(k, self.positions[b] + torch.arange(len(k)))
+            q, k = self.turned(b)
             k_cache, v_cache = self.k_cache[b].double(), self.v_cache[b].double()
             end = self.used[b] + self.n_new[b]
             k_cache[self.used[b] : end], v_cache[self.used[b] : end] = k, self.v[b].double()
@@ -127,6 +123,14 @@ class Call:
             k_caches.append(k_cache)
             v_caches.append(v_cache)
         return outputs, statistics, k_caches, v_caches
+
+    def turned(self, b: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Queries of a sequence, and its new keys in float64, rotated if the call rotates."""
+        case, q, k = self.case, self.q[b], self.k[b].double()
+        if case.rotary_dim == 0 or case.new == "none":
+            return q, k
+        step = torch.arange(len(q)) if case.mask != "full" else torch.zeros(len(q), dtype=torch.long)
+        return self._turn(q, self.positions[b] + step).to(case.dtype), self._turn(k, self.positions[b] + torch.arange(len(k)))
 
     def _turn(self, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """RoPE by its definition."""

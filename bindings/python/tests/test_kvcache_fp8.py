@@ -24,26 +24,29 @@ SERVED = ["cpu", *(["cuda"] if HAS_KERNEL else [])]
 
 
 class Fp8:
-    """A call on caches of e4m3: those of a call on plain ones, divided by their scales and rounded; and, in q's type, what they stand for."""
+    """A call on caches of e4m3: those of a call on plain ones, divided by their scales and rounded; and, in float64, what they stand for when it has
+    run. New rows, if there are any, are appended."""
 
-    def __init__(self, case: Case, scales: str) -> None:
-        self.case = dataclasses.replace(case, new="none")
+    def __init__(self, case: Case, scales: str, new: str = "none") -> None:
+        self.case = dataclasses.replace(case, new=new)
         self.call = Call(self.case)
-        stored = Stored(self.call)
-        self.given = arguments(self.call, stored)
-        self.scales = {}
+        self.stored = Stored(self.call)
+        self.given = arguments(self.call, self.stored)
+        self.scales, self.of_rows = {}, {}
         for name, seed in (("k", 1), ("v", 2)):
             cache = self.given[f"{name}_cache"]
-            scale = self._scales(scales, cache, stored, seed)
+            scale = self._scales(scales, cache, self.stored, seed)
             rows = scale[:, None] if scale.shape[0] == cache.shape[0] else torch.ones_like(cache[..., 0], dtype=torch.float32)
             if scales == "sequence":
-                rows = self._rows(cache, stored, scale)
-            rounded = (cache.float() / rows[..., None]).to(FP8)
-            self.given[f"{name}_cache"] = rounded
-            # What is read back by sequences.
-            setattr(self, name, stored.rows(rounded.float() * rows[..., None]).double())
+                rows = self._rows(cache, self.stored, scale)
+            self.given[f"{name}_cache"] = (cache.float() / rows[..., None]).to(FP8)
+            self.of_rows[name] = rows.expand(cache.shape[:3])
             if scales != "none":
                 self.scales[f"{name}_descale"] = scale
+
+    def rows(self, name: str) -> torch.Tensor:
+        """What the rows of all sequences stand for."""
+        return self.stored.rows(self.given[f"{name}_cache"].float() * self.of_rows[name][..., None]).double()
 
     def _scales(self, scales, cache, stored, seed):
         heads_k, entries = self.case.heads[1], {"sequence": self.case.batch, "page": cache.shape[0], "none": 0}[scales]
@@ -66,15 +69,35 @@ class Fp8:
 
     def check(self, o, lse):
         case, begin = self.case, 0
+        k, v = self.rows("k"), self.rows("v")
         assert o.dtype == case.dtype
         for b, n in enumerate(self.call.n_q):
             ours = (o[begin : begin + n], lse[:, begin : begin + n]) if case.packed else (o[b], lse[b])
             begin += n
-            seen = (x[b : b + 1, self.call.leftpad[b] : self.call.used[b]] for x in (self.k, self.v))
+            end = self.call.used[b] + self.call.n_new[b]
+            seen = (x[b : b + 1, self.call.leftpad[b] : end] for x in (k, v))
             window = (5, 2) if case.mask == "window" else (None, None)
-            of_o, of_lse = reference(self.call.q[b][None], *seen, causal=case.mask == "causal", window=window)
+            of_o, of_lse = reference(self.call.turned(b)[0][None], *seen, causal=case.mask == "causal", window=window)
             assert_near(ours[0].cpu(), of_o[0])
             assert_lse_near(ours[1].cpu(), of_lse[0])
+
+    def check_rows(self, before):
+        """New rows are divided by their scales, and rounded; all others are as they were."""
+        for name, old in before.items():
+            now, written = self.given[f"{name}_cache"].view(torch.uint8), self.rows(name)
+            scale = self.stored.rows(self.of_rows[name]).double()
+            for b, used in enumerate(self.call.used):
+                new = slice(used, used + self.call.n_new[b])
+                exact = self.call.turned(b)[1] if name == "k" else self.call.v[b].double()
+                exact, unit = exact / scale[b, new, :, None], 2**-4
+                # Positions of their own rotate k in its type.
+                unit += torch.finfo(self.case.dtype).eps if self.case.own_positions else 2**-20
+                off = (written[b, new] / scale[b, new, :, None] - exact.clamp(-448, 448)).abs()
+                assert (off <= unit * exact.abs() + 2**-10 + 2**-20 * exact.abs().amax(-1, keepdim=True)).all()
+                for row in range(new.start, new.stop):
+                    place = self.stored._place(b, row)
+                    old[place] = now[place]
+            assert torch.equal(now, old)
 
 
 @st.composite
@@ -100,16 +123,37 @@ def calls(draw):
         device=device,
         seed=draw(st.integers(0, 1000)),
     )
-    return Fp8(case, draw(st.sampled_from(["none", "sequence", *(["page"] if case.paged else [])])))
-
-
-@settings(max_examples=60, deadline=None)
-@given(calls())
-def test_any_call_is_that_on_the_caches_that_it_stands_for(call):
-    call.check(*call.run())
+    case = dataclasses.replace(
+        case,
+        rotary_dim=draw(st.sampled_from([0, 6, 16, case.head_dim])),
+        interleaved=draw(st.booleans()),
+        own_positions=draw(st.booleans()),
+    )
+    new = draw(st.sampled_from(["none", "same", "fewer", "other"]))
+    return Fp8(case, draw(st.sampled_from(["none", "sequence", *(["page"] if case.paged else [])])), new)
 
 
 BASE = {device: Case(device=device, dtype=DTYPES[device][1], batch=3, head_dim=64, storage="pages", mask="causal") for device in DEVICES}
+
+
+@settings(max_examples=100, deadline=None)
+@given(calls())
+def test_any_call_is_that_on_the_caches_that_it_stands_for(call):
+    before = {name: call.given[f"{name}_cache"].view(torch.uint8).clone() for name in "kv"}
+    q = call.given["q"].clone()
+    call.check(*call.run())
+    call.check_rows(before)
+    assert torch.equal(call.given["q"], q)
+
+
+@pytest.mark.parametrize("device", SERVED)
+def test_new_rows_that_are_too_large_become_448_times_their_scale(device):
+    call = Fp8(BASE[device], "sequence", "same")
+    call.given["v"] *= 1e7
+    call.run()
+    new = call.stored.rows(call.given["v_cache"].float())[0, call.call.used[0]]
+    assert torch.equal(new.abs(), torch.full_like(new, 448.0))
+    assert torch.equal(new.sign(), call.given["v"][0, 0].float().cpu().sign())
 
 
 @pytest.mark.parametrize("device", SERVED)
@@ -164,10 +208,25 @@ def test_the_operator_is_what_it_says(device):
 @pytest.mark.parametrize("device", SERVED)
 @pytest.mark.parametrize("scales", ["none", "page"])
 def test_a_compiled_call_is_the_plain_one(device, scales):
+    torch._dynamo.reset()
     call = Fp8(BASE[device], scales)
     given = call.given | call.scales
     compiled = torch.compile(fa3.flash_attn_with_kvcache, backend="aot_eager", fullgraph=True)
     assert torch.equal(compiled(**given), fa3.flash_attn_with_kvcache(**given))
+
+
+@pytest.mark.parametrize("device", SERVED)
+@pytest.mark.parametrize("scales", ["none", "sequence", "page"])
+def test_a_compiled_call_appends_as_the_plain_one(device, scales):
+    torch._dynamo.reset()
+    compiled = torch.compile(fa3.flash_attn_with_kvcache, backend="aot_eager", fullgraph=True)
+    results = []
+    for function in (fa3.flash_attn_with_kvcache, compiled):
+        call = Fp8(dataclasses.replace(BASE[device], rotary_dim=16), scales, "same")
+        o = function(**call.given | call.scales)
+        results.append((o, *(call.given[f"{name}_cache"].view(torch.uint8) for name in "kv")))
+    for plain, same in zip(*results, strict=True):
+        assert torch.equal(plain, same)
 
 
 @pytest.mark.parametrize("device", SERVED)
@@ -206,10 +265,14 @@ def test_arguments_that_are_no_tensors_are_named(argument):
 
 
 ROW = torch.ones(3, 2)
+NEW = torch.ones(3, 1, 2, 64)
 
 WRONG = [
-    (NotImplementedError, "^k: .* was given; allowed: None with k_cache of torch.float8_e4m3fn", {"k": ROW}),
-    (NotImplementedError, "^v: .* was given", {"v": ROW}),
+    (ValueError, "v is missing; needed: k, v and cache_seqlens", {"k": ROW}),
+    (TypeError, "k is torch.float8_e4m3fn; allowed", {"k": NEW.to(FP8), "v": NEW.to(FP8)}),
+    (TypeError, "v is torch.float32; needed: torch.bfloat16, as k", {"k": NEW.bfloat16(), "v": NEW}),
+    (ValueError, r"k has the shape \[3, 1, 2, 16\]; needed: \[3, 1, 2, 64\]", {"k": NEW[..., :16].bfloat16(), "v": NEW}),
+    (ValueError, "v_descale is 0 at [0-9]+; allowed: finite", {"k": NEW.bfloat16(), "v": NEW.bfloat16(), "v_descale": ROW * 0}),
     (NotImplementedError, "^q_descale", {"q_descale": ROW}),
     (NotImplementedError, "^softcap: 2.0 was given; allowed: none with k_cache of torch.float8_e4m3fn", {"softcap": 2.0}),
     (NotImplementedError, "^k_descale: .* allowed: None but with k_cache", {"k_cache": lambda x: x.bfloat16(), "k_descale": ROW}),

@@ -35,6 +35,11 @@ arguments! {
             /// The pages of each sequence in the pool, if the cache is in pages: i32 `[batch, columns]`; see
             /// [`Pages`](crate::Pages).
             page_table: Vector = PageTable,
+            /// The scales of keys, if the cache is in 8 bits: f32 `[batch, heads_k]` or `[n_pages, heads_k]`, as
+            /// [`Fp8Kv`](crate::Fp8Kv) says. A key is divided by the scale of its sequence or page and its head.
+            k_descale: Vector = KDescale,
+            /// The scales of values, of the same shape.
+            v_descale: Vector = VDescale,
         }
         others {}
     }
@@ -47,7 +52,8 @@ arguments! {
     #[derive(Debug)]
     write struct AppendOutputs {
         required {
-            /// Cache of keys: `[batch, seqlen_cache, heads_k, head_dim]`. Only the new rows are written, and none is read.
+            /// Cache of keys: `[batch, seqlen_cache, heads_k, head_dim]`. Only the new rows are written, and none is read. Of the problem's type, or
+            /// in e4m3 ([`AppendBuilder::fp8_kv`](crate::problem::append::AppendBuilder::fp8_kv)).
             k_cache: TensorMut = KCache,
             /// Cache of values, of the same shape.
             v_cache: TensorMut = VCache,
@@ -72,6 +78,16 @@ impl<'a> AppendInputs<'a> {
         seqused_k: impl Into<Vector<'a>>,
     ) -> AppendInputs<'a> {
         AppendInputs::required(*k_new, *v_new, seqused_k.into())
+    }
+
+    /// With [`AppendInputs::k_descale`] and [`AppendInputs::v_descale`].
+    #[must_use]
+    pub fn descale(
+        self,
+        k_descale: impl Into<Vector<'a>>,
+        v_descale: impl Into<Vector<'a>>,
+    ) -> AppendInputs<'a> {
+        self.k_descale(k_descale).v_descale(v_descale)
     }
 
     /// With [`AppendInputs::cos`] and [`AppendInputs::sin`].
@@ -127,13 +143,19 @@ impl Operation for AppendProblem {
             dtype: ScalarType::F32,
             n_elems: self.turns().map_or(0, |turns| turns.table_elems()),
         };
-        let tensor = |shape| Form::Tensor {
-            shape,
-            dtype: self.dtype().into(),
+        let scales = Form::Vector {
+            dtype: ScalarType::F32,
+            n_elems: self.n_scales(),
         };
-        let new = tensor(self.shape_new());
-        let cache = tensor(self.shape_cache());
-        let q = tensor(self.shape_q());
+        let own = ScalarType::from(self.dtype());
+        let in_cache = match self.fp8_kv() {
+            Some(_) => ScalarType::E4m3,
+            None => own,
+        };
+        let tensor = |shape, dtype| Form::Tensor { shape, dtype };
+        let new = tensor(self.shape_new(), own);
+        let cache = tensor(self.shape_cache(), in_cache);
+        let q = tensor(self.shape_q(), own);
         let (taken, presence, access, form) = match argument {
             Argument::KNew | Argument::VNew => (true, Required, Read, new),
             Argument::SeqUsedK => (true, Required, Read, lengths),
@@ -145,6 +167,9 @@ impl Operation for AppendProblem {
             Argument::PageTable => {
                 let entries = of_sequences(self.n_table_entries());
                 (self.pages().is_some(), Required, Read, entries)
+            }
+            Argument::KDescale | Argument::VDescale => {
+                (self.fp8_kv().is_some(), Required, Read, scales)
             }
             Argument::SeqUsedOut => (true, Optional, Written, lengths),
             _ => return None,

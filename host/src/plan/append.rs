@@ -9,10 +9,10 @@ use super::operation::{Launches, OperationPlan, counts, kernel, plan_operation};
 use super::{Backend, DeviceInfo, Reason, lengths};
 use crate::arguments::{Argument, Operation};
 use crate::error::PlanError;
-use crate::problem;
 use crate::problem::append::AppendProblem;
 use crate::problem::new_rows;
 use crate::problem::rotate::RotateProblem;
+use crate::problem::{self, Fp8Kv};
 use crate::terms::{Direction, Pairs, QueryPositions, Turns};
 use crate::validate::operation::CheckedOperation;
 use crate::validate::rotary::{CheckedAppend, CheckedRotate};
@@ -73,6 +73,7 @@ fn append(checked: &CheckedAppend, device: &DeviceInfo) -> Result<Launches, Reas
     let params = AppendParams {
         cache: KvCache {
             seqlen: problem.seqlen_cache() as u32,
+            scales_per_page: u32::from(problem.fp8_kv() == Some(Fp8Kv::PerPage)),
             pages: match problem.pages() {
                 Some(pages) => lengths::table_of(pages, problem.seqlen_cache()),
                 None => Pages::default(),
@@ -96,7 +97,11 @@ fn append(checked: &CheckedAppend, device: &DeviceInfo) -> Result<Launches, Reas
         appends: 1,
         ..AppendParams::default()
     };
-    launch(params, checked, device)
+    let kind = match problem.fp8_kv() {
+        Some(_) => Kind::AppendE4m3,
+        None => Kind::Append,
+    };
+    launch(kind, params, checked, device)
 }
 
 fn rotate(checked: &CheckedRotate, sin_sign: f32, device: &DeviceInfo) -> Result<Launches, Reason> {
@@ -110,16 +115,17 @@ fn rotate(checked: &CheckedRotate, sin_sign: f32, device: &DeviceInfo) -> Result
         head_dim: head_dim as u32,
         ..AppendParams::default()
     };
-    launch(params, checked, device)
+    launch(Kind::Append, params, checked, device)
 }
 
 /// The launch, unless there is nothing to do: a block for every run of lines, and a thread for every length.
 fn launch<P: Operation>(
+    kind: Kind,
     params: AppendParams,
     checked: &CheckedOperation<P>,
     device: &DeviceInfo,
 ) -> Result<Launches, Reason> {
-    let variant = kernel(Kind::Append, params.head_dim as usize, checked, device)?;
+    let variant = kernel(kind, params.head_dim as usize, checked, device)?;
     let heads = u64::from(params.heads_q) + 2 * u64::from(params.heads_k);
     let n_lines = u64::from(params.rows.n_rows) * heads;
     counts([("new rows · heads", n_lines)])?;

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::Pages;
 use super::new_rows::NewRows;
+use super::{Fp8Kv, Pages};
 use crate::dtype::Dtype;
 use crate::error::ProblemError;
 use crate::terms::{Pairs, QueryPositions, Turns};
@@ -38,6 +38,7 @@ pub struct AppendProblem {
     head_dim: usize,
     seqlen_cache: usize,
     pages: Option<Pages>,
+    fp8_kv: Option<Fp8Kv>,
     turns: Option<Turns>,
     query_positions: QueryPositions,
 }
@@ -54,6 +55,7 @@ pub struct AppendBuilder {
     head_dim: Option<usize>,
     seqlen_cache: Option<usize>,
     pages: Option<Pages>,
+    fp8_kv: Option<Fp8Kv>,
     turns: Option<Turns>,
     query_positions: QueryPositions,
 }
@@ -71,12 +73,13 @@ impl AppendProblem {
             head_dim: None,
             seqlen_cache: None,
             pages: None,
+            fp8_kv: None,
             turns: None,
             query_positions: QueryPositions::default(),
         }
     }
 
-    /// Element type of every tensor.
+    /// Element type of every tensor, but of a cache in 8 bits ([`AppendProblem::fp8_kv`]).
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
@@ -138,6 +141,18 @@ impl AppendProblem {
     /// The pages of the cache, if it is in pages.
     pub fn pages(&self) -> Option<Pages> {
         self.pages
+    }
+
+    /// The kind of scales of a cache in 8 bits; `None`: the cache has the problem's type.
+    pub fn fp8_kv(&self) -> Option<Fp8Kv> {
+        self.fp8_kv
+    }
+
+    /// Scales of k or of v; 0 if they have none. Saturates.
+    pub(crate) fn n_scales(&self) -> u64 {
+        self.fp8_kv.map_or(0, |scales| {
+            scales.n_scales(self.batch, self.pages, self.heads_k)
+        })
     }
 
     /// Entries of the page table; 0 if there is none. Saturates.
@@ -221,6 +236,38 @@ impl AppendBuilder {
         }
     }
 
+    /// The cache is in 8 bits, e4m3, with scales that are given
+    /// ([`AppendInputs::k_descale`](crate::AppendInputs::k_descale)): see [`Fp8Kv`]. New rows and queries keep the problem's type. Not unless set.
+    ///
+    /// ```
+    /// use ferroflash::{Append, AppendInputs, AppendOutputs, AppendProblem, Device, Dtype, Fp8Kv, Tensor, TensorMut};
+    /// use float8::F8E4M3;
+    ///
+    /// let problem = AppendProblem::builder(Dtype::F32)
+    ///     .seqlen_new(1)
+    ///     .heads_k(1)
+    ///     .head_dim(2)
+    ///     .seqlen_cache(2)
+    ///     .fp8_kv(Fp8Kv::PerSequence)
+    ///     .build()?;
+    /// let (rows, mut k, mut v) = ([3f32, -600.0], [F8E4M3::ZERO; 4], [F8E4M3::ZERO; 4]);
+    /// let new = Tensor::bshd(&rows, problem.shape_new())?;
+    /// // The second row of the only sequence.
+    /// let inputs = AppendInputs::new(&new, &new, &[1]).descale(&[2f32], &[1f32]);
+    /// let of_cache = problem.shape_cache();
+    /// let mut outputs = AppendOutputs::new(TensorMut::bshd(&mut k, of_cache)?, TensorMut::bshd(&mut v, of_cache)?);
+    /// Append::new(&Device::cpu(), problem)?.run(&inputs, &mut outputs)?;
+    /// assert_eq!(k.map(|x| x.to_f32()), [0.0, 0.0, 1.5, -288.0]); // -300 lies between -288 and -320
+    /// assert_eq!(v.map(|x| x.to_f32()), [0.0, 0.0, 3.0, -448.0]); // cut
+    /// # Ok::<(), ferroflash::Error>(())
+    /// ```
+    pub fn fp8_kv(self, scales: Fp8Kv) -> Self {
+        AppendBuilder {
+            fp8_kv: Some(scales),
+            ..self
+        }
+    }
+
     /// The first `rotary_dim` elements of each row of k and q are rotated by the row's position, with tables of `n_positions` positions.
     pub fn rotary(self, pairs: Pairs, rotary_dim: usize, n_positions: usize) -> Self {
         AppendBuilder {
@@ -258,6 +305,7 @@ impl AppendBuilder {
             head_dim: set(self.head_dim, "head_dim")?,
             seqlen_cache: set(self.seqlen_cache, "seqlen_cache")?,
             pages: self.pages,
+            fp8_kv: self.fp8_kv,
             turns: self.turns,
             query_positions: self.query_positions,
         })
@@ -269,6 +317,9 @@ impl fmt::Display for AppendProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (new, cache) = (self.shape_new(), self.shape_cache());
         write!(f, "{} k {new:?} to {cache:?}", self.dtype)?;
+        if let Some(scales) = self.fp8_kv {
+            write!(f, " in {scales}")?;
+        }
         if self.heads_q > 0 {
             write!(f, ", q {:?}", self.shape_q())?;
         }

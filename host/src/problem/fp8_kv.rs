@@ -2,10 +2,14 @@
 
 use std::fmt;
 
+use super::Pages;
+
 /// Keys and values are 8-bit floating-point numbers of the format e4m3 (OCP 8-bit Floating Point Specification; `float8::F8E4M3`), which halves the
 /// memory and the time to read it. The value of an element of k is the element times the scale of its sequence or page and its head, from
 /// [`Inputs::k_descale`](crate::Inputs::k_descale); likewise for v. Queries and results keep the problem's type, and products and sums are as exact
 /// as with keys and values of 16 bits: the error is that of rounding keys and values to three bits of mantissa.
+///
+/// An [`Append`](crate::Append) writes new rows to such a cache, rounded with the scales that it is given.
 ///
 /// ```
 /// use ferroflash::{Attention, Device, Dtype, Fp8Kv, Inputs, Outputs, Problem, Tensor, TensorMut};
@@ -37,6 +41,25 @@ pub enum Fp8Kv {
     PerSequence,
     /// Scales are f32 `[n_pages, heads_k]`, for each page of the pool: only with pages.
     PerPage,
+}
+
+impl Fp8Kv {
+    /// How errors name scales per page without pages.
+    pub(crate) const WITHOUT_PAGES: &'static str = "a scale for each page, without pages,";
+
+    /// Whether it wants pages, and there are none.
+    pub(crate) fn wants_pages(self, pages: Option<Pages>) -> bool {
+        self == Fp8Kv::PerPage && pages.is_none()
+    }
+
+    /// Scales of k or of v. Saturates.
+    pub(crate) fn n_scales(self, batch: usize, pages: Option<Pages>, heads_k: usize) -> u64 {
+        let entries = match (self, pages) {
+            (Fp8Kv::PerPage, Some(pages)) => pages.n_pages(),
+            (Fp8Kv::PerPage | Fp8Kv::PerSequence, _) => batch,
+        };
+        (entries as u64).saturating_mul(heads_k as u64)
+    }
 }
 
 /// `e4m3 with a scale per page`.

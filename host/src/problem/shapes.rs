@@ -2,7 +2,7 @@
 
 use ferroflash_expression::Index;
 
-use super::{Fp8Kv, Problem, ScaleLayout};
+use super::{Problem, ScaleLayout};
 use crate::error::{ProblemError, ScoreError};
 use crate::tensor::Layout;
 
@@ -40,12 +40,10 @@ impl Problem {
         if let Some(layouts) = self.scale_layouts() {
             return layouts.map(|layout| layout.n_scales(self.batch) as u64);
         }
-        let each = match (self.fp8_kv, self.pages) {
-            (None, _) => 0,
-            (Some(Fp8Kv::PerPage), Some(pages)) => pages.n_pages(),
-            (Some(_), _) => self.batch,
-        };
-        [0, (each as u64).saturating_mul(self.heads_k as u64)]
+        let of_cache = self.fp8_kv.map_or(0, |scales| {
+            scales.n_scales(self.batch, self.pages, self.heads_k)
+        });
+        [0, of_cache]
     }
 
     /// The number of values of an index into a tensor that a score reads; one if the index is 0.

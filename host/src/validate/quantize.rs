@@ -48,6 +48,6 @@ pub(crate) fn quantize_values(
     operands: &Operands,
 ) -> Result<(), ProblemError> {
     of_quantize(problem, operands)?;
-    let scales = operands.numbers(Argument::Descale);
-    are_scales(Argument::Descale, scales.unwrap_or_default())
+    let scales = operands.numbers(Argument::Descale).unwrap_or_default();
+    are_scales(Argument::Descale, scales, 0..scales.len())
 }

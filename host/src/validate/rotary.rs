@@ -1,9 +1,12 @@
 //! Rows that are rotated by their positions, and rows that are appended to a cache: the rules, and what was checked.
 
 use super::operation::{CheckedOperation, apart_or_same, check_operation};
-use super::sizes::{countable, head_dim_in_range, pool};
-use crate::arguments::{Argument, Arguments};
+use super::sizes::{are_scales, countable, head_dim_in_range, pool};
+use crate::arguments::{Argument, Arguments, Operands};
 use crate::error::{Error, ProblemError, RotaryError};
+use crate::lengths::new_rows::of_append;
+use crate::lengths::{Paged, scale_entry};
+use crate::problem::Fp8Kv;
 use crate::problem::append::AppendProblem;
 use crate::problem::new_rows::NewRows;
 use crate::problem::rotate::RotateProblem;
@@ -59,6 +62,13 @@ pub fn append_sizes(problem: &AppendProblem) -> Result<(), Error> {
     if let Some(pages) = problem.pages() {
         pool(pages, problem.batch(), seqlen_cache, problem.heads_k())?;
     }
+    if problem
+        .fp8_kv()
+        .is_some_and(|scales| scales.wants_pages(problem.pages()))
+    {
+        let what = Fp8Kv::WITHOUT_PAGES;
+        return Err(ProblemError::Fp8KvWith { what }.into());
+    }
     if let Some(turns) = problem.turns() {
         turns_fit(turns, rows, problem.head_dim())?;
     }
@@ -99,6 +109,30 @@ pub fn check_append(problem: &AppendProblem, arguments: Arguments) -> Result<Che
     let checked = check_operation(problem, arguments)?;
     append_lies_apart(&arguments)?;
     Ok(checked)
+}
+
+/// Checks numbers on the host: lengths, pages, and the scales of rows that are written.
+pub(crate) fn append_values(
+    problem: &AppendProblem,
+    operands: &Operands,
+) -> Result<(), ProblemError> {
+    let spans = of_append(problem, operands)?;
+    let Some(scales) = problem.fp8_kv() else {
+        return Ok(());
+    };
+    let (pages, heads_k) = (Paged::of_append(problem, operands)?, problem.heads_k());
+    for argument in [Argument::KDescale, Argument::VDescale] {
+        let given = operands.numbers::<f32>(argument).unwrap_or_default();
+        for span in spans.iter().filter(|span| span.rows.len > 0) {
+            let rows = span.before..span.before + span.rows.len;
+            let each = rows.flat_map(|row| {
+                let entry = scale_entry(scales, pages, span.sequence, row);
+                entry * heads_k..(entry + 1) * heads_k
+            });
+            are_scales(argument, given, each)?;
+        }
+    }
+    Ok(())
 }
 
 /// Checks the arguments of a rotation.

@@ -131,10 +131,7 @@ fn fp8_kv(problem: &Problem) -> Result<(), ProblemError> {
     let others = [
         (problem.total_k().is_some(), "packed keys"),
         (problem.block_mask().is_some(), "a block mask"),
-        (
-            scales == Fp8Kv::PerPage && problem.pages().is_none(),
-            "a scale for each page, without pages,",
-        ),
+        (scales.wants_pages(problem.pages()), Fp8Kv::WITHOUT_PAGES),
     ];
     if let Some(&(_, what)) = others.iter().find(|(is_there, _)| *is_there) {
         return Err(ProblemError::Fp8KvWith { what });
@@ -169,14 +166,19 @@ pub(crate) fn descales<'a>(
         return Ok(());
     }
     for argument in [Argument::QDescale, Argument::KDescale, Argument::VDescale] {
-        are_scales(argument, scales(argument).unwrap_or_default())?;
+        let scales = scales(argument).unwrap_or_default();
+        are_scales(argument, scales, 0..scales.len())?;
     }
     Ok(())
 }
 
-/// Whether each is finite and greater than 0.
-pub(super) fn are_scales(argument: Argument, scales: &[f32]) -> Result<(), ProblemError> {
-    match scales.iter().position(|&given| !Fp8::is_scale(given)) {
+/// Whether each of these, which there are, is finite and greater than 0.
+pub(super) fn are_scales(
+    argument: Argument,
+    scales: &[f32],
+    mut which: impl Iterator<Item = usize>,
+) -> Result<(), ProblemError> {
+    match which.find(|&at| !Fp8::is_scale(scales[at])) {
         None => Ok(()),
         Some(at) => Err(ProblemError::Descale {
             argument,

@@ -1,6 +1,7 @@
 //! What validation refuses of appends and rotations, each by its error; `plans`: what the kernel refuses, and what is planned. No memory is
-//! there.
+//! there. `fp8`: caches in 8 bits.
 
+mod fp8;
 mod plans;
 
 use ferroflash::arguments::{Argument, Arguments, Given};
@@ -37,7 +38,14 @@ fn fitting_of(problem: &AppendProblem, location: Location) -> Arguments {
     let of = |shape| tensor(shape, problem.dtype(), location);
     let vector =
         |n: usize, dtype: ScalarType| VectorDescription::unplaced(n as u64, dtype, location);
-    let (new, cache) = (of(problem.shape_new()), of(problem.shape_cache()));
+    let new = of(problem.shape_new());
+    let cache = match problem.fp8_kv() {
+        Some(_) => Description {
+            dtype: ScalarType::E4m3,
+            ..of(problem.shape_cache())
+        },
+        None => of(problem.shape_cache()),
+    };
     let mut arguments = Arguments::default()
         .with(Argument::KNew, new)
         .with(Argument::VNew, new)

@@ -72,7 +72,9 @@ fn params_bytes(kernel: &str) -> Option<usize> {
             size_of::<ferroflash_kernels::params::TensorGradientParams>()
         }
         variants::Kind::SinkGradient => size_of::<ferroflash_kernels::params::SinkGradientParams>(),
-        variants::Kind::Append => size_of::<ferroflash_kernels::params::AppendParams>(),
+        variants::Kind::Append | variants::Kind::AppendE4m3 => {
+            size_of::<ferroflash_kernels::params::AppendParams>()
+        }
         variants::Kind::Amax | variants::Kind::Quantize => {
             size_of::<ferroflash_kernels::params::QuantizeParams>()
         }

@@ -363,7 +363,14 @@ unsafe fn global_words(input: u64, output: u64) {
             0 => u16::from_le_bytes([global::ld_global_u8(at), global::ld_global_u8(at + 1)]),
             _ => global::ld_global_u16(at),
         };
-        global::st_global_u16(output + 48 + (15 - i) * 2, half);
+        let to = output + 48 + (15 - i) * 2;
+        if i == 1 {
+            let [low, high] = half.to_le_bytes();
+            global::st_global_u8(to, low);
+            global::st_global_u8(to + 1, high);
+        } else {
+            global::st_global_u16(to, half);
+        }
         i += 1;
     }
     global::st_global_x4(output + 80, parameters::ld_generic_x4(input + 80));

@@ -54,8 +54,12 @@ pub struct KvCache {
     pub v: TensorView,
     /// Rows of a sequence. A row beyond them is not written.
     pub seqlen: u32,
-    /// 0.
-    pub reserved: u32,
+    /// 1: the scales are those of pages, `[n_pages, heads_k]`. 0: of sequences, `[batch, heads_k]`.
+    pub scales_per_page: u32,
+    /// f32: the scales of keys, if the cache is in 8 bits.
+    pub k_descale: u64,
+    /// The same of values.
+    pub v_descale: u64,
     /// Their pages, if they are in pages. A row of a page that the pool does not have is not written.
     pub pages: Pages,
 }
@@ -84,7 +88,7 @@ pub struct AppendParams {
     pub heads_q: u32,
     /// Heads of `k_new` and `v_new`; 0 if nothing is appended.
     pub heads_k: u32,
-    /// Columns; a multiple of 8.
+    /// Columns: a multiple of 8; of 4 in f32, of 16 with a cache in 8 bits.
     pub head_dim: u32,
     /// 1: rows are appended to a cache. 0: a tensor is only rotated.
     pub appends: u32,
@@ -119,6 +123,9 @@ impl KernelParams for AppendParams {
             Argument::PageTable,
             &mut self.cache.pages.table,
         ));
+        let [k, v] = [&mut self.cache.k_descale, &mut self.cache.v_descale];
+        f(Slot::Vector(Argument::KDescale, k));
+        f(Slot::Vector(Argument::VDescale, v));
         let cu_seqlens = &mut self.rows.cu_seqlens;
         f(Slot::Vector(Argument::CuSeqlensNew, cu_seqlens));
         f(Slot::Vector(Argument::SeqUsedK, &mut self.rows.first));
@@ -126,4 +133,4 @@ impl KernelParams for AppendParams {
     }
 }
 
-const _: () = assert!(size_of::<AppendParams>() == 4 * 32 + 72 + 24 + 32 + 32 + 8 + 4 * 4);
+const _: () = assert!(size_of::<AppendParams>() == 4 * 32 + 72 + 16 + 24 + 32 + 32 + 8 + 4 * 4);

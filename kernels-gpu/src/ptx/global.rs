@@ -111,6 +111,21 @@ pub unsafe fn ld_global_f32x4(addr: u64) -> [f32; 4] {
     }
 }
 
+/// `st.global.u8`: a byte to global memory.
+///
+/// PTX 1.0, sm_10.
+///
+/// # Safety
+/// The address is in global memory; no other thread uses it now.
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn st_global_u8(addr: u64, x: u8) {
+    bodies! {
+        ptx!("st.global.u8 [{a}], {x};", a = in(reg64) addr, x = in(reg32) u32::from(x), options(nostack));
+        cpu: global::store("st.global.u8", addr, x.to_le_bytes())
+    }
+}
+
 /// `st.global.b16`: 2 bytes to global memory.
 ///
 /// PTX 1.0, sm_10.

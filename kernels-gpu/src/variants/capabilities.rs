@@ -83,6 +83,7 @@ impl Kind {
             Kind::Combine => Spec::of(&[Lengths, Sinks]),
             Kind::Merge
             | Kind::Append
+            | Kind::AppendE4m3
             | Kind::Amax
             | Kind::Quantize
             | Kind::Dequantize

@@ -40,7 +40,14 @@ impl Variant {
     /// their own too, at the price of their own. What TMA copies, in flash3, is padded on the way; flash2 pads by itself ([`Variant::pads_columns`]).
     pub const fn head_dims(&self) -> HeadDims {
         let multiple = match (self.kind, self.dtype) {
-            (Kind::ForwardE4m3 | Kind::Amax | Kind::Quantize | Kind::Dequantize, _)
+            (
+                Kind::ForwardE4m3
+                | Kind::AppendE4m3
+                | Kind::Amax
+                | Kind::Quantize
+                | Kind::Dequantize,
+                _,
+            )
             | (_, Some(Dtype::E4m3)) => HEAD_DIM_MULTIPLE_E4M3,
             (_, Some(Dtype::F32)) => HEAD_DIM_MULTIPLE_F32,
             _ => HEAD_DIM_MULTIPLE,
@@ -48,7 +55,9 @@ impl Variant {
         let most = match (self.kind, self.head_dim) {
             (_, Some(compiled)) => compiled,
             (Kind::Combine, None) => 2 * MLA_COLUMNS,
-            (Kind::Merge | Kind::Append | Kind::Amax | Kind::Quantize, None) => MAX_HEAD_DIM,
+            (Kind::Merge | Kind::Append | Kind::AppendE4m3 | Kind::Amax | Kind::Quantize, None) => {
+                MAX_HEAD_DIM
+            }
             (_, None) => MAX_HEAD_DIM_IN_PIECES,
         };
         HeadDims { multiple, most }

@@ -1,13 +1,15 @@
 //! Appends to a cache and rotations: how rows are rotated, how many come at a time, and where they go.
 
 mod pages;
+mod scales;
 mod tables;
 
 use ferroflash::rotary::{Pairs, QueryPositions};
-use ferroflash::{AppendProblem, Dtype, RotateProblem};
+use ferroflash::{AppendProblem, Dtype, Fp8Kv, RotateProblem};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+pub use scales::Scales;
 pub use tables::{Table, Tables};
 
 use super::chunk;
@@ -53,6 +55,8 @@ pub struct AppendCase {
     pub seqlen_cache: usize,
     /// Rows of a page, where the cache lies in pages.
     pub page_size: Option<usize>,
+    /// Which scales it has, where it is in 8 bits.
+    pub fp8_kv: Option<Fp8Kv>,
     /// Whether rows are rotated, and how.
     pub rotary: Option<RotaryCase>,
     /// Where queries stand.
@@ -163,6 +167,10 @@ impl AppendCase {
             }) => builder.rotary(pairs, rotary_dim, self.seqlen_cache),
             None => builder,
         };
+        let builder = match self.fp8_kv {
+            Some(scales) => builder.fp8_kv(scales),
+            None => builder,
+        };
         self.in_pages(builder).build()
     }
 
@@ -188,7 +196,11 @@ impl AppendCase {
             .iter()
             .zip(shapes)
             .any(|(&given, shape)| given == Arrangement::Unaligned && !shape.contains(&0));
-        self.head_dim.is_multiple_of(chunk(self.dtype)) && !unaligned
+        let columns = match self.fp8_kv {
+            Some(_) => 16,
+            None => chunk(self.dtype),
+        };
+        self.head_dim.is_multiple_of(columns) && !unaligned
     }
 
     /// Numbers of a tensor; of those that are copied and not rotated some are special.
@@ -244,6 +256,7 @@ pub fn turns(seed: u64) -> Vec<AppendCase> {
                 head_dim,
                 seqlen_cache: 7 + n % 4,
                 page_size: [None, Some(4), Some(1)][n / 2 % 3],
+                fp8_kv: None,
                 rotary: rotated.map(|(pairs, rotary_dim)| RotaryCase {
                     pairs,
                     rotary_dim,
@@ -270,6 +283,7 @@ fn usual(seed: u64) -> AppendCase {
         head_dim: 32,
         seqlen_cache: 10,
         page_size: None,
+        fp8_kv: None,
         rotary: Some(RotaryCase {
             pairs: Pairs::Halves,
             rotary_dim: 32,
@@ -343,12 +357,32 @@ pub fn edges(seed: u64) -> Vec<AppendCase> {
     cases
 }
 
+/// The same of a cache in 8 bits, with scales of sequences and of pages: every way to turn rows, and the edges.
+pub fn in_8_bits(seed: u64) -> Vec<AppendCase> {
+    let cases = turns(seed).into_iter().chain(edges(seed)).enumerate();
+    cases
+        .map(|(n, case)| AppendCase {
+            // Each type with each way to turn.
+            dtype: match case.head_dim % 8 {
+                0 => DTYPES[n % DTYPES.len()],
+                _ => case.dtype,
+            },
+            fp8_kv: Some(match (case.page_size, n % 3) {
+                (Some(_), 0 | 1) => Fp8Kv::PerPage,
+                _ => Fp8Kv::PerSequence,
+            }),
+            ..case
+        })
+        .collect()
+}
+
 /// So many of any kind.
 pub fn random(n: usize, seed: u64) -> Vec<AppendCase> {
     let mut rng = StdRng::seed_from_u64(seed);
     let of = |_| {
         let dtype = DTYPES[rng.random_range(0..DTYPES.len())];
-        let chunk = chunk(dtype);
+        let is_fp8 = rng.random_bool(0.3);
+        let chunk = if is_fp8 { 16 } else { chunk(dtype) };
         let head_dim = chunk * rng.random_range(1..=256 / chunk);
         let seqlen_cache = rng.random_range(1..40);
         let most = rng.random_range(0..=seqlen_cache);
@@ -357,6 +391,12 @@ pub fn random(n: usize, seed: u64) -> Vec<AppendCase> {
             rotary_dim: 2 * rng.random_range(1..=head_dim / 2),
             odd_tables: rng.random_bool(0.2),
         });
+        let page_size =
+            [None, Some([1, 3, 4, 16, 64][rng.random_range(0..5)])][rng.random_range(0..2)];
+        let scales = match page_size.is_some() && rng.random() {
+            true => Fp8Kv::PerPage,
+            false => Fp8Kv::PerSequence,
+        };
         AppendCase {
             dtype,
             batch: rng.random_range(1..6),
@@ -368,8 +408,8 @@ pub fn random(n: usize, seed: u64) -> Vec<AppendCase> {
             heads_k: rng.random_range(1..4),
             head_dim,
             seqlen_cache,
-            page_size: [None, Some([1, 3, 4, 16, 64][rng.random_range(0..5)])]
-                [rng.random_range(0..2)],
+            page_size,
+            fp8_kv: is_fp8.then_some(scales),
             rotary,
             query_positions: [QueryPositions::Ascending, QueryPositions::First]
                 [rng.random_range(0..2)],

@@ -73,7 +73,12 @@ impl Ledger {
         let mut judge = |from: &[f64], to: &[f64], position: Option<usize>| {
             let heads = from.chunks(case.head_dim).zip(to.chunks(case.head_dim));
             for (from, to) in heads {
-                let row = Row { from, to, position };
+                let row = Row {
+                    from,
+                    to,
+                    position,
+                    descale: None,
+                };
                 let close = judge_row(case.dtype, tables, Direction::Forth, &row)?;
                 worst = worst.max(close);
             }

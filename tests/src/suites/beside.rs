@@ -42,7 +42,7 @@ macro_rules! merge_suite {
 macro_rules! append_suite {
     ($subject:path) => {
         mod append {
-            use $crate::append::{check, check_steps};
+            use $crate::append::{check, check_rounding, check_steps};
             use $crate::cases::appends;
             use $crate::path;
             use $crate::sample::seed;
@@ -67,8 +67,18 @@ macro_rules! append_suite {
             }
 
             #[test]
+            fn in_8_bits() {
+                check(&SUBJECT, path!("in_8_bits"), &appends::in_8_bits(seed()));
+            }
+
+            #[test]
             fn steps() {
                 check_steps(&SUBJECT);
+            }
+
+            #[test]
+            fn rounding() {
+                check_rounding(&SUBJECT);
             }
         }
 

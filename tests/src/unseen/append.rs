@@ -60,7 +60,10 @@ impl Numbers {
         table.shuffle(&mut rng);
         for page in &mut table {
             if rng.random_range(0..4) == 0 {
-                *page = some_number(&mut rng, N_PAGES);
+                let number = some_number(&mut rng, N_PAGES);
+                if !(0..N_PAGES as i32).contains(&number) {
+                    *page = number;
+                }
             }
         }
         Numbers {

@@ -261,6 +261,7 @@ pub fn specs(variant: &Variant) -> &'static [Spec] {
         (
             Kind::Merge
             | Kind::Append
+            | Kind::AppendE4m3
             | Kind::Amax
             | Kind::Quantize
             | Kind::Dequantize

@@ -105,6 +105,57 @@ fn however_scales_are_given() -> Result<()> {
     Ok(())
 }
 
+/// New rows are divided by the scale of their sequence or page and head, and rounded; attention over the cache is that over the numbers they stand for.
+#[test]
+fn appended_rows_are_rounded() -> Result<()> {
+    let (ks, vs) = (rows(10, DType::F32)?, rows(20, DType::F32)?);
+    let total: usize = LENGTHS_K.iter().sum();
+    let packed = |rows: &[Tensor]| Tensor::cat(rows, 0);
+    let (new_k, new_v) = (packed(&ks)?, packed(&vs)?);
+    assert_eq!(new_k.dim(0)?, total);
+    let ends = cumulative(&LENGTHS_K)?;
+    let nothing = lengths(&[0; BATCH])?;
+    let page_size = 7;
+    let pool = Pool::new(page_size, LENGTHS_K);
+    let (of_k, of_v) = (
+        (scales(pool.n_pages, 3)? / 448.0)?,
+        (scales(pool.n_pages, 4)? / 400.0)?,
+    );
+    let empty: Vec<Tensor> = ks
+        .iter()
+        .map(|rows| rows.zeros_like())
+        .collect::<Result<_>>()?;
+    let cache = || pool.filled(&empty)?.to_dtype(DType::F8E4M3);
+    let (k, v, table) = (cache()?, cache()?, pool.table()?);
+    let cache = KvCache::paged(&k, &v, &table, MOST, &nothing).with_descale_of_pages(&of_k, &of_v);
+    let new = NewRows::packed(&new_k, &new_v, &ends);
+    let appended = append_kvcache(&cache, &new, None)?;
+    let expected_lengths: Vec<u32> = LENGTHS_K.iter().map(|&n| n as u32).collect();
+    assert_eq!(appended.seqused_k.to_vec1::<u32>()?, expected_lengths);
+
+    // The same by candle: divided by the scale of its page, rounded, and multiplied again.
+    let page = |sequence, row| pool.place(sequence, row) / page_size;
+    let stand_for = |rows: &[Tensor], of: &Tensor| -> Result<Vec<Tensor>> {
+        let divided = scaled(rows, &of.recip()?, page)?;
+        let rounded = divided
+            .iter()
+            .map(|x| x.to_dtype(DType::F8E4M3)?.to_dtype(DType::F32));
+        scaled(&rounded.collect::<Result<Vec<_>>>()?, of, page)
+    };
+    let (wide_k, wide_v) = (stand_for(&ks, &of_k)?, stand_for(&vs, &of_v)?);
+    let q = queries(DType::F32)?;
+    let cache = cache.with_seqused_k(&appended.seqused_k);
+    let ends_q = cumulative(&LENGTHS_Q)?;
+    let o = flash_attn_varlen_with_kvcache(&q, &ends_q, 17, &cache, SCALE, None, Some(0))?;
+    assert_close(
+        "o",
+        &o,
+        &expected(&q, [&wide_k, &wide_v], None, Some(0))?,
+        F32,
+    );
+    Ok(())
+}
+
 #[test]
 fn refusals() -> Result<()> {
     let q = Tensor::zeros((2, 1, 4, 8), DType::BF16, CPU)?;
@@ -143,8 +194,22 @@ fn refusals() -> Result<()> {
     let text =
         of(&KvCache::new(&k8.i(..2)?, &k8.i(..2)?, &used).with_descale_of_pages(&ones, &ones));
     assert!(text.contains("a scale for each page"), "{text}");
-    let text = refusal(append_kvcache(&paged, &NewRows::new(&q, &q), None));
-    assert!(text.contains("k_cache is F8E4M3"), "{text}");
+    let new = q.i((.., .., ..2))?;
+    let append = |cache: &KvCache| refusal(append_kvcache(cache, &NewRows::new(&new, &new), None));
+    let v8 = k8.copy()?;
+    assert_eq!(
+        append(&KvCache::paged(&k8, &k, &table, 8, &used)),
+        "v_cache is BF16; allowed: [F8E4M3]"
+    );
+    assert_eq!(
+        append(&KvCache::paged(&k8, &v8, &table, 8, &used).with_descale(&ones.i(0)?, &ones)),
+        "k_descale has shape [2]; allowed: [2, 2]"
+    );
+    let zeros = ones.zeros_like()?;
+    assert_eq!(
+        append(&KvCache::paged(&k8, &v8, &table, 8, &used).with_descale(&ones, &zeros)),
+        "v_descale is 0 at 0; allowed: finite numbers above 0"
+    );
 
     let packed = q.squeeze(1)?;
     let ends = Tensor::new(&[0u32, 1, 2], CPU)?;

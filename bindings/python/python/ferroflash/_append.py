@@ -14,12 +14,13 @@ from torch import Tensor
 
 from . import _native
 from ._call import _N_PLANS, _narrowed, _readable, _reads, misaligned
-from ._checks import DTYPES, Form, check_integers
+from ._checks import DTYPES, FP8, Form, check_integers, scales_of
 from ._torch import _LIBRARY, _are_plain
 
 _LIBRARY.define(
     "append(Tensor k, Tensor v, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor cache_seqlens, Tensor? q, Tensor? cos, Tensor? sin, "
-    "bool interleaved, bool queries_at_first, Tensor? cu_seqlens_new, Tensor? page_table) -> (Tensor, Tensor)",
+    "bool interleaved, bool queries_at_first, Tensor? cu_seqlens_new, Tensor? page_table, Tensor? k_descale=None, Tensor? v_descale=None) "
+    "-> (Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order),
 )
 _LIBRARY.define(
@@ -55,18 +56,18 @@ class Append(NamedTuple):
     """Whether every query stands at `cache_seqlens[b]`."""
     cu_seqlens_new: Tensor | None = None
     page_table: Tensor | None = None
+    k_descale: Tensor | None = None
+    """With a cache of e4m3: the scales that new rows are divided by, `[batch, heads_k]` or, with page_table, `[n_pages, heads_k]`."""
+    v_descale: Tensor | None = None
 
 
 def append(given: Append) -> tuple[Tensor, Tensor | None]:
     """Appends, and returns the new number of rows of each sequence, int32 `[batch]`, and the rotated queries."""
-    rotary = given.rotary
     if _are_plain(*(x for x in given if isinstance(x, Tensor))):
         seqused, q = _append(given)
     else:
-        cos, sin, interleaved = rotary or (None, None, False)
-        seqused, q = torch.ops.ferroflash.append.default(
-            *given[:6], cos, sin, interleaved, given.queries_at_first, given.cu_seqlens_new, given.page_table
-        )
+        cos, sin, interleaved = given.rotary or (None, None, False)
+        seqused, q = torch.ops.ferroflash.append.default(*given[:6], cos, sin, interleaved, *given[7:])
     return seqused, None if given.q is None else q
 
 
@@ -82,9 +83,11 @@ class _AppendPlan:
     """An append of tensors of these forms, checked and planned."""
 
     def __init__(self, forms: tuple[Form | None, ...], interleaved: bool, queries_at_first: bool) -> None:
-        k, v, k_cache, v_cache, cache_seqlens, q, cos, cu_seqlens_new, page_table = forms
+        k, v, k_cache, v_cache, cache_seqlens, q, cos, cu_seqlens_new, page_table, k_descale, v_descale = forms
         batch = cache_seqlens.shape[0] if len(cache_seqlens.shape) == 1 else 0
         _check_caches(k_cache, v_cache, batch, page_table)
+        beside = {"page_table": page_table, "k_descale": k_descale, "v_descale": v_descale}
+        scales = scales_of(k_cache, {name: form for name, form in beside.items() if form is not None}, batch)
         _check_new(k, v, k_cache, batch, cu_seqlens_new)
         check_integers("cache_seqlens", cache_seqlens, (batch,), k_cache.device)
         if page_table is not None:
@@ -92,7 +95,7 @@ class _AppendPlan:
         heads_q = 0
         if q is not None:
             heads_q = q.shape[-2] if len(q.shape) > 2 else "heads_q"
-            _check_like("q", q, k_cache, (*k.shape[:-2], heads_q, k.shape[-1]), "k_cache")
+            _check_like("q", q, k, (*k.shape[:-2], heads_q, k.shape[-1]), "k")
         self.ordinal = _ordinal(k_cache)
         self.pads = self.ordinal is not None
         self.misaligned = misaligned(k_cache, self.ordinal)
@@ -102,7 +105,7 @@ class _AppendPlan:
         if all(self.reads):
             names = ("k_new", "v_new", "k_cache", "v_cache", "q")
             self.native = _native.Call.append(
-                DTYPES[k_cache.dtype],
+                DTYPES[k.dtype],
                 k.shape,
                 k_cache.shape,
                 self.ordinal,
@@ -113,6 +116,7 @@ class _AppendPlan:
                 columns=None if page_table is None else page_table.shape[1],
                 rotary=_turned(cos, interleaved),
                 queries_at_first=queries_at_first,
+                fp8_kv=scales,
             )
 
 
@@ -137,9 +141,9 @@ _rotate_plan = lru_cache(maxsize=_N_PLANS)(_RotatePlan)
 
 
 def _append(given: Append) -> tuple[Tensor, Tensor]:
-    k, v, k_cache, v_cache, cache_seqlens, q, rotary, queries_at_first, cu_seqlens_new, page_table = given
+    k, v, k_cache, v_cache, cache_seqlens, q, rotary, queries_at_first, cu_seqlens_new, page_table, k_descale, v_descale = given
     cos, sin, interleaved = rotary or (None, None, False)
-    forms = (k, v, k_cache, v_cache, cache_seqlens, q, cos, cu_seqlens_new, page_table)
+    forms = (k, v, k_cache, v_cache, cache_seqlens, q, cos, cu_seqlens_new, page_table, k_descale, v_descale)
     planned = _append_plan(tuple(None if x is None else Form.of(x) for x in forms), interleaved, queries_at_first)
     tensors = [x for x in (k, v, k_cache, v_cache, q) if x is not None]
     readable = [reads and not x.data_ptr() & planned.misaligned for x, reads in zip(tensors, planned.reads, strict=True)]
@@ -160,6 +164,7 @@ def _append(given: Append) -> tuple[Tensor, Tensor]:
     given = {"k_new": k, "v_new": v, "k_cache": k_cache, "v_cache": v_cache, "seqused_k": cache_seqlens, "seqused_out": seqused}
     given |= {"q": q, "q_out": None if q is None else q_out}
     given |= {"cu_seqlens_new": cu_seqlens_new, "page_table": page_table, "cos": cos, "sin": sin}
+    given |= {"k_descale": k_descale, "v_descale": v_descale}
     _run(planned, given)
     for cache in (k_cache, v_cache):
         # So that PyTorch knows of the write, where a gradient wants the cache as it was.
@@ -234,8 +239,8 @@ def _turned(cos: Form | None, interleaved: bool) -> tuple[bool, int, int] | None
 
 
 def _check_caches(k_cache: Form, v_cache: Form, batch: int, page_table: Form | None) -> None:
-    if k_cache.dtype not in DTYPES:
-        raise TypeError(f"k_cache is {k_cache.dtype}; allowed: {', '.join(map(str, DTYPES))}")
+    if k_cache.dtype not in (*DTYPES, FP8):
+        raise TypeError(f"k_cache is {k_cache.dtype}; allowed: {', '.join(map(str, (*DTYPES, FP8)))}")
     if len(k_cache.shape) != 4:
         raise ValueError(f"k_cache has the shape {list(k_cache.shape)}; allowed: [batch, seqlen, heads, head_dim], or pages of that kind")
     if page_table is None and k_cache.shape[0] != batch:
@@ -251,8 +256,12 @@ def _check_new(k: Form, v: Form, k_cache: Form, batch: int, cu_seqlens_new: Form
     else:
         needed = (k.shape[0] if len(k.shape) == 3 else "total", heads, head_dim)
         check_integers("cu_seqlens_k_new", cu_seqlens_new, (batch + 1,), k_cache.device)
+    if k_cache.dtype == FP8:
+        if k.dtype not in DTYPES:
+            raise TypeError(f"k is {k.dtype}; allowed: {', '.join(map(str, DTYPES))}")
+        k_cache = k_cache._replace(dtype=k.dtype)
     _check_like("k", k, k_cache, needed, "k_cache")
-    _check_like("v", v, k_cache, needed, "k_cache")
+    _check_like("v", v, k, needed, "k")
 
 
 def _check_like(argument: str, given: Form, like: Form, needed: tuple[int | str, ...], other: str) -> None:
@@ -267,9 +276,9 @@ def _check_like(argument: str, given: Form, like: Form, needed: tuple[int | str,
 
 @torch.library.impl(_LIBRARY, "append", "CPU")
 @torch.library.impl(_LIBRARY, "append", "CUDA")
-def _append_operator(k, v, k_cache, v_cache, cache_seqlens, q, cos, sin, interleaved, queries_at_first, cu_seqlens_new, page_table):
+def _append_operator(k, v, k_cache, v_cache, cache_seqlens, q, cos, sin, interleaved, *others):
     rotary = None if cos is None else Rotary(cos, sin, interleaved)
-    return _append(Append(k, v, k_cache, v_cache, cache_seqlens, q, rotary, queries_at_first, cu_seqlens_new, page_table))
+    return _append(Append(k, v, k_cache, v_cache, cache_seqlens, q, rotary, *others))
 
 
 @torch.library.impl(_LIBRARY, "rotate", "CPU")

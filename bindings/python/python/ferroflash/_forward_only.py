@@ -58,7 +58,7 @@ def forward_fp8(
     num_splits: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """`_torch.attention` with k and v of e4m3, multiplied by their scales, `[batch, heads_k]` or, in pages, `[n_pages, heads_k]`; None is 1."""
-    k_descale, v_descale = _descales((q, k, v), k_descale, v_descale, cu_seqlens_q)
+    k_descale, v_descale = descales((q, k, v), k_descale, v_descale, cu_seqlens_q)
     inputs = {
         "cu_seqlens_q": cu_seqlens_q,
         "seqused_k": seqused_k,
@@ -116,7 +116,7 @@ def in_8_bits(argument: str, k: Tensor, **descales: Tensor | None) -> bool:
     return False
 
 
-def _descales(
+def descales(
     tensors: tuple[Tensor, Tensor, Tensor], k_descale: Tensor | None, v_descale: Tensor | None, cu_seqlens_q: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Both scales, contiguous."""

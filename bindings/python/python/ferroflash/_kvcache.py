@@ -11,7 +11,7 @@ from . import _call
 from ._append import Append, Rotary, append, rotate
 from ._call import Beside
 from ._checks import DTYPES, FP8, Form, check, check_integers, check_rows, number, refuse_tangents, whole
-from ._forward_only import forward_fp8, in_8_bits
+from ._forward_only import descales, forward_fp8, in_8_bits
 from ._lengths import longest
 from ._refuse import refuse
 from ._torch import _are_plain, attention, expressions_of
@@ -125,9 +125,6 @@ def _attend(given: Cached, seqused: Tensor | None, table: Tensor | None, window:
     fp8 = in_8_bits("k_cache", given.k_cache, k_descale=given.k_descale, v_descale=given.v_descale)
     for argument, asked in given.edit.get("score_inputs", {}).items() if fp8 else ():
         refuse(argument, asked, f"none with k_cache of {FP8}, as ferroflash has no kernel for both")
-    for argument, tensor in (("k", given.k), ("v", given.v)):
-        if fp8 and tensor is not None:
-            refuse(argument, tensor, f"None with k_cache of {FP8}, as ferroflash appends no rows to it")
     if given.k is not None or given.v is not None:
         return _with_new_rows(given, seqused, table, window, longest_q)
     for argument, tensor in (("rotary_cos", given.rotary_cos), ("rotary_sin", given.rotary_sin)):
@@ -175,6 +172,10 @@ def _with_new_rows(
     q, k, v, k_cache, v_cache = (x.detach() for x in (given.q, given.k, given.v, given.k_cache, given.v_cache))
     numbers = (longest_q, None, given.softmax_scale, *window, given.num_splits)
     lengths = {"cu_seqlens_q": given.cu_seqlens_q, "seqused_k": seqused, "leftpad_k": given.cache_leftpad, "page_table": table}
+    scales = (None, None)
+    if k_cache.dtype == FP8:
+        scales = descales((q, k_cache, v_cache), given.k_descale, given.v_descale, given.cu_seqlens_q)
+        lengths |= {"k_descale": scales[0], "v_descale": scales[1]}
     plain = _are_plain(q, k, v, k_cache, v_cache, seqused)
     expressions = expressions_of(q, **given.edit)
     planned, beside = None, Beside.of(lengths, expressions)
@@ -198,7 +199,9 @@ def _with_new_rows(
             k, rotary = rotate(k, rotary, positions, given.cu_seqlens_k_new), None
     else:
         at_first = False
-    rows = Append(k, v, k_cache, v_cache, seqused, queries, rotary, at_first and queries is not None, given.cu_seqlens_k_new, table)
+    rows = Append(
+        k, v, k_cache, v_cache, seqused, queries, rotary, at_first and queries is not None, given.cu_seqlens_k_new, table, *scales
+    )
     after, appended = append(rows)
     rotated = rotated if appended is None else appended
     lengths["seqused_k"] = after
@@ -207,17 +210,10 @@ def _with_new_rows(
         if rotated.stride() != q.stride():
             planned = _call.plan(rotated, k_cache, v_cache, numbers, beside)
         return _call.forward(planned, rotated, k_cache, v_cache, beside)
-    return attention(
-        rotated,
-        k_cache,
-        v_cache,
-        softmax_scale=given.softmax_scale,
-        window=window,
-        max_seqlen_q=longest_q,
-        num_splits=given.num_splits,
-        **lengths,
-        **given.edit,
-    )
+    options = {"softmax_scale": given.softmax_scale, "window": window, "max_seqlen_q": longest_q, "num_splits": given.num_splits}
+    if k_cache.dtype == FP8:
+        return forward_fp8(rotated, k_cache, v_cache, **options, **lengths)
+    return attention(rotated, k_cache, v_cache, **options, **lengths, **given.edit)
 
 
 def _rotary(given: Cached, seqlen_cache: int) -> Rotary | None:

@@ -115,9 +115,10 @@ class Call:
         columns: int | None = None,
         rotary: tuple[bool, int, int] | None = None,
         queries_at_first: bool = False,
+        fp8_kv: str | None = None,
     ) -> Call:
         """New rows of k and v written to a cache, k and q rotated by their positions. `rotary` is (whether pairs are interleaved, rotary_dim, positions of
-        the tables)."""
+        the tables). `fp8_kv`, "per_sequence" or "per_page": the cache is in 8 bits with such scales."""
     @staticmethod
     def rotate(
         dtype: str,

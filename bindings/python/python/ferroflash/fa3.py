@@ -253,9 +253,9 @@ def flash_attn_with_kvcache(
       call. The first rotary_dim elements of k are rotated by position `rotary_seqlens[b] + i`, those of q by that position under
       a causal mask or a window, by `rotary_seqlens[b]` without; q itself is not changed. `rotary_interleaved` pairs elements
       2i and 2i + 1, otherwise i and i + rotary_dim / 2. seqlen_ro is at least the rows of a sequence of the cache.
-    * `rotary_seqlens`: i32 `[batch]`; None is `cache_seqlens`.
-    * `k_descale`, `v_descale`: f32, with caches of `torch.float8_e4m3fn`, to which no rows can be appended: the scales of their elements;
-      None is 1. Either both `[batch, heads_k]`, or, with `page_table`, both `[n_pages, heads_k]`, for each page of the pool. If there are
+    * `rotary_seqlens`: i32 `[batch]`; None is `cache_seqlens`. Positions of their own rotate k in its type, before it is rounded to 8 bits.
+    * `k_descale`, `v_descale`: f32, with caches of `torch.float8_e4m3fn`: the scales of their elements, by which new rows, of q's type, are divided
+      before they are rounded; None is 1. Either both `[batch, heads_k]`, or, with `page_table`, both `[n_pages, heads_k]`, for each page of the pool. If there are
       as many pages as sequences, they are per sequence. o has q's type, and no gradients.
     * The others: as for `flash_attn_func`.
 

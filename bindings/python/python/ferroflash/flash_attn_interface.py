@@ -245,7 +245,7 @@ def flash_attn_with_kvcache(
       ceil(seqlen / num_splits) keys, where seqlen is the most rows of a sequence of the cache, rounded up to whole blocks of the kernel.
     - softcap, alibi_slopes: as for all functions here; seqlen_k is the number of rows that attention sees. Not with caches of 8 bits.
 
-    Caches of torch.float8_e4m3fn have scales of 1; `fa3.flash_attn_with_kvcache` takes scales. They have no appends and no gradients.
+    Caches of torch.float8_e4m3fn have scales of 1; `fa3.flash_attn_with_kvcache` takes scales. They have no gradients.
 
     With a head_dim that is not a multiple of 8, a GPU copies both caches, and copies them back if rows are appended.
     """

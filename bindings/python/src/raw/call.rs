@@ -18,7 +18,7 @@ use crate::argument::argument;
 use crate::device::device;
 use crate::error::to_py;
 use crate::operation::{Rotary, append_problem, quantize_problem, rotate_problem};
-use crate::problem::{Problem, Taken};
+use crate::problem::{Problem, Taken, fp8_kv_of};
 
 /// How many prepared calls are kept: a model has a few shapes for each kind of layer.
 const N_PLANS: usize = 1024;
@@ -99,9 +99,10 @@ impl Call {
 
     /// New rows of k and v written to a cache, k and q rotated by their positions. New rows are `[batch, seqlen, heads_k, head_dim]`, or packed; each
     /// cache is `[batch, seqlen_cache, heads_k, head_dim]`, with `columns` a pool, `[n_pages, page_size, heads_k, head_dim]`. There are as many
-    /// queries, of `heads_q` heads, as new rows. They have the positions of these rows, or all the first one's.
+    /// queries, of `heads_q` heads, as new rows. They have the positions of these rows, or all the first one's. With `fp8_kv`, "per_sequence" or
+    /// "per_page", the cache is in 8 bits with such scales.
     #[staticmethod]
-    #[pyo3(signature = (dtype, shape_new, shape_cache, ordinal, strides, giving, *, batch, heads_q=0, columns=None, rotary=None, queries_at_first=false))]
+    #[pyo3(signature = (dtype, shape_new, shape_cache, ordinal, strides, giving, *, batch, heads_q=0, columns=None, rotary=None, queries_at_first=false, fp8_kv=None))]
     #[expect(clippy::too_many_arguments, reason = "Python names them")]
     fn append(
         py: Python<'_>,
@@ -116,15 +117,14 @@ impl Call {
         columns: Option<usize>,
         rotary: Option<Rotary>,
         queries_at_first: bool,
+        fp8_kv: Option<&str>,
     ) -> PyResult<Call> {
-        let queries = (heads_q, queries_at_first);
         let problem = append_problem(
             dtype,
             batch,
-            &shape_new,
-            &shape_cache,
-            columns,
-            queries,
+            [&shape_new, &shape_cache],
+            (columns, fp8_kv.map(fp8_kv_of).transpose()?),
+            (heads_q, queries_at_first),
             rotary,
         )?;
         let layouts = layouts(&strides, &giving, |argument| match argument {

@@ -2,6 +2,7 @@
 //!
 //! A *line* is a row of one head. It is computed from its own elements alone, so the results do not depend on the number of threads.
 
+use float8::F8E4M3;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
@@ -9,10 +10,12 @@ use super::{missing, on_host, output, pool, vector};
 use crate::arguments::{Argument, Operand, Operands};
 use crate::dtype::{Dtype, Element, ScalarType};
 use crate::error::{Error, ProblemError, RotaryError};
-use crate::lengths::Paged;
 use crate::lengths::new_rows::{NewSpan, of_append, of_rotate};
+use crate::lengths::{Paged, scale_entry};
+use crate::problem::Fp8Kv;
 use crate::problem::append::AppendProblem;
 use crate::problem::rotate::RotateProblem;
+use crate::quantize::code_of;
 use crate::tensor::{Layout, Tensor, TensorMut};
 use crate::terms::{Direction, Pairs, Positions, QueryPositions, Turns};
 use crate::validate::rotary::{check_append, check_rotate};
@@ -70,6 +73,7 @@ fn turn_typed<T: Element>(
             from: at(&from, head),
             to: at(&to, head),
             position: Some(position),
+            factor: 1.0,
         }));
     }
     write(lines, head_dim, Some(x), y, Some(turn)).ok_or(overlapping)
@@ -141,20 +145,20 @@ fn append_typed<T: Element>(
         })?;
     }
     let pages = Paged::of_append(problem, operands)?;
-    append_rows::<T>(
-        [Argument::KNew, Argument::KCache],
-        &spans,
-        operands,
-        turn,
-        pages,
-    )?;
-    append_rows::<T>(
-        [Argument::VNew, Argument::VCache],
-        &spans,
-        operands,
-        None,
-        pages,
-    )?;
+    let appended = [
+        (Argument::KNew, Argument::KCache, Argument::KDescale, turn),
+        (Argument::VNew, Argument::VCache, Argument::VDescale, None),
+    ];
+    for (from, to, descale, turn) in appended {
+        let scales = match problem.fp8_kv() {
+            Some(of) => {
+                let values = vector::<f32>(operands, descale).ok_or(missing(descale))?;
+                Some((of, values))
+            }
+            None => None,
+        };
+        append_rows::<T>([from, to], &spans, operands, turn, pages, scales)?;
+    }
     if let Some(Operand::VectorMut(mut seqused)) = operands.take(Argument::SeqUsedOut) {
         let argument = Argument::SeqUsedOut;
         let seqused = seqused.host::<i32>().ok_or(missing(argument))?;
@@ -212,6 +216,7 @@ fn turn_rows<T: Element>(
             from: place(&read, batch_idx, head, row),
             to: place(&layout, batch_idx, head, row),
             position: position(span, i),
+            factor: 1.0,
         }
     });
     let written = output.host::<T>().ok_or(missing(to))?;
@@ -222,27 +227,41 @@ fn turn_rows<T: Element>(
     })
 }
 
-/// The rows of sequences written after those that a cache has, rotated if asked to.
+/// The rows of sequences written after those that a cache has, rotated and rounded to 8 bits if asked to.
 fn append_rows<T: Element>(
     [from, to]: [Argument; 2],
     spans: &[NewSpan],
     operands: &mut Operands,
     turn: Option<Turn>,
     pages: Option<Paged>,
+    scales: Option<(Fp8Kv, &[f32])>,
 ) -> Result<(), ProblemError> {
     let (data, read) = input::<T>(operands, from).ok_or(missing(from))?;
     let mut output = output(operands, to)?;
     let layout = output.layout();
     let lines = lines(spans, layout.heads, |span, i, head| {
         let row = span.before + i;
+        let descale = scales.map(|(of, values)| {
+            values[scale_entry(of, pages, span.sequence, row) * layout.heads + head]
+        });
         Line {
             from: place(&read, span.rows.batch_idx, head, span.rows.first + i),
             to: place_in_cache(&layout, pages, span.sequence, head, row),
             position: turn.map(|_| row),
+            factor: descale.map_or(1.0, |descale| 1.0 / descale),
         }
     });
-    let written = output.host::<T>().ok_or(missing(to))?;
-    write(lines, layout.head_dim, Some(data), written, turn).ok_or(ProblemError::OutputAliases {
+    let written = match scales {
+        Some(_) => {
+            let written = output.host::<F8E4M3>().ok_or(missing(to))?;
+            write_in_8_bits(lines, layout.head_dim, data, written, turn)
+        }
+        None => {
+            let written = output.host::<T>().ok_or(missing(to))?;
+            write(lines, layout.head_dim, Some(data), written, turn)
+        }
+    };
+    written.ok_or(ProblemError::OutputAliases {
         argument: to,
         layout,
     })
@@ -254,6 +273,8 @@ struct Line {
     from: usize,
     to: usize,
     position: Option<usize>,
+    /// What elements are multiplied by before they are rounded to 8 bits.
+    factor: f32,
 }
 
 /// Those of every row and head.
@@ -287,20 +308,73 @@ fn place_in_cache(
     let Some(paged) = pages else {
         return place(layout, sequence, head, row);
     };
-    // The pool has the page: that has been checked.
-    let page = paged.entries(sequence)[row / paged.page_size()] as usize;
+    let page = paged.page_of(sequence, row);
     place(layout, page, head, row % paged.page_size())
 }
 
 /// Writes lines, in place if there is no input. `None` if they overlap or exceed the memory.
 fn write<T: Element>(
-    mut lines: Vec<Line>,
+    lines: Vec<Line>,
     head_dim: usize,
     from: Option<&[T]>,
     to: &mut [T],
     turn: Option<Turn>,
 ) -> Option<()> {
-    // In the order of memory, so that it can be divided among threads.
+    let written = apart(lines, head_dim, from, to)?;
+    written
+        .into_par_iter()
+        .for_each_init(Vec::new, |own, (line, x, y)| {
+            let x = x.unwrap_or_else(|| {
+                own.clear();
+                own.extend_from_slice(y);
+                own
+            });
+            match (turn, line.position) {
+                (Some(turn), Some(position)) => {
+                    y[2 * turn.n_pairs..].copy_from_slice(&x[2 * turn.n_pairs..]);
+                    turn.row(position, x, |at, number| y[at] = T::from_f32(number));
+                }
+                _ => y.copy_from_slice(x),
+            }
+        });
+    Some(())
+}
+
+/// Writes lines, rounded to 8 bits. `None` if they overlap or exceed the memory.
+fn write_in_8_bits<T: Element>(
+    lines: Vec<Line>,
+    head_dim: usize,
+    from: &[T],
+    to: &mut [F8E4M3],
+    turn: Option<Turn>,
+) -> Option<()> {
+    let written = apart(lines, head_dim, Some(from), to)?;
+    written
+        .into_par_iter()
+        .for_each_init(Vec::new, |numbers, (line, x, y)| {
+            let x = x.unwrap_or_default();
+            numbers.clear();
+            numbers.extend(x.iter().map(|x| x.to_f32()));
+            if let (Some(turn), Some(position)) = (turn, line.position) {
+                turn.row(position, x, |at, number| numbers[at] = number);
+            }
+            for (y, number) in y.iter_mut().zip(numbers) {
+                *y = code_of(*number * line.factor);
+            }
+        });
+    Some(())
+}
+
+/// A line, what is read, and what is written.
+type Written<'a, T, U> = (Line, Option<&'a [T]>, &'a mut [U]);
+
+/// The elements of lines, in the order of memory, so that it can be divided among threads. `None` if they overlap or exceed the memory.
+fn apart<'a, T, U>(
+    mut lines: Vec<Line>,
+    head_dim: usize,
+    from: Option<&'a [T]>,
+    to: &'a mut [U],
+) -> Option<Vec<Written<'a, T, U>>> {
     lines.sort_unstable_by_key(|line| line.to);
     let (mut rest, mut passed) = (to, 0);
     let mut written = Vec::with_capacity(lines.len());
@@ -311,35 +385,21 @@ fn write<T: Element>(
             Some(from) => Some(from.get(line.from..)?.get(..head_dim)?),
             None => None,
         };
-        written.push((line.position, x, y));
+        written.push((line, x, y));
         rest = after;
         passed = line.to + head_dim;
     }
-    written
-        .into_par_iter()
-        .for_each_init(Vec::new, |own, (position, x, y)| {
-            let x = x.unwrap_or_else(|| {
-                own.clear();
-                own.extend_from_slice(y);
-                own
-            });
-            match (turn, position) {
-                (Some(turn), Some(position)) => turn.row(position, x, y),
-                _ => y.copy_from_slice(x),
-            }
-        });
-    Some(())
+    Some(written)
 }
 
 impl Turn<'_> {
-    /// One row, at a position.
-    fn row<T: Element>(&self, position: usize, x: &[T], y: &mut [T]) {
+    /// The numbers of the pairs of a row, at a position: `put` takes each with its index.
+    fn row<T: Element>(&self, position: usize, x: &[T], mut put: impl FnMut(usize, f32)) {
         let n_pairs = self.n_pairs;
         let of_position = position * n_pairs..(position + 1) * n_pairs;
         let angles = self.cos[of_position.clone()]
             .iter()
             .zip(&self.sin[of_position]);
-        y[2 * n_pairs..].copy_from_slice(&x[2 * n_pairs..]);
         for (i, (&cos, &sin)) in angles.enumerate() {
             let (first, second) = match self.pairs {
                 Pairs::Halves => (i, i + n_pairs),
@@ -350,8 +410,8 @@ impl Turn<'_> {
                 Direction::Back => -sin,
             };
             let (a, b) = (x[first].to_f32(), x[second].to_f32());
-            y[first] = T::from_f32(a * cos - b * sin);
-            y[second] = T::from_f32(a * sin + b * cos);
+            put(first, a * cos - b * sin);
+            put(second, a * sin + b * cos);
         }
     }
 }

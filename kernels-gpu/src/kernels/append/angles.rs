@@ -1,5 +1,6 @@
 //! Cosines and sines of a row's position, and pairs rotated by them.
 
+use super::store::Store;
 use crate::params::RotaryParams;
 use crate::ptx::global;
 use crate::tile::products::Products;
@@ -98,27 +99,32 @@ impl Angles {
         angles
     }
 
-    /// A chunk whose neighbours are `N` pairs, rotated.
+    /// The numbers of a chunk whose neighbours are `N` pairs, rotated.
     ///
     /// # Safety
     /// As [`Angles::several`].
     #[inline(always)]
-    unsafe fn rotated<E: Products, const N: usize>(self, first: u32, x: [u32; 4]) -> [u32; 4] {
+    unsafe fn rotated<E: Products, const N: usize>(self, first: u32, x: [u32; 4]) -> E::Chunk {
         // SAFETY: the caller's contract.
         let angles = unsafe { self.several::<N>(first) };
         let mut y = E::unpack_chunk(x);
         for i in 0..N {
             [y[2 * i], y[2 * i + 1]] = angles[i].turn([y[2 * i], y[2 * i + 1]]);
         }
-        E::pack_chunk(y)
+        y
     }
 
     /// A chunk whose neighbours form pairs; what lies behind the pairs stays as it is.
     #[inline(always)]
-    pub(super) fn turn_neighbours<E: Products>(self, chunk: u32, mut x: [u32; 4]) -> [u32; 4] {
+    pub(super) fn turn_neighbours<E: Products, S: Store<E>>(
+        self,
+        store: S,
+        chunk: u32,
+        x: [u32; 4],
+    ) -> S::Chunk {
         let first = chunk * (E::PER_CHUNK / 2);
         if first >= self.n_pairs {
-            return x;
+            return store.copied(x);
         }
         // SAFETY: the first pair exists.
         let y = unsafe {
@@ -127,27 +133,29 @@ impl Angles {
                 _ => self.rotated::<E, 4>(first, x),
             }
         };
-        for i in 0..4 {
-            // A word holds a pair or half of one.
-            if first + i as u32 * 2 / E::BYTES < self.n_pairs {
-                x[i] = y[i];
-            }
-        }
-        x
+        store.turned(x, y, 2 * (self.n_pairs - first))
     }
 
     /// Two chunks of which one holds the first elements of pairs, and the other their second ones.
     #[inline(always)]
-    pub(super) fn turn_halves<E: Products>(self, chunk: u32, x: [[u32; 4]; 2]) -> [[u32; 4]; 2] {
-        let [mut x_1, mut x_2] = x.map(E::unpack_chunk);
+    pub(super) fn turn_halves<E: Products, S: Store<E>>(
+        self,
+        store: S,
+        chunk: u32,
+        x: [[u32; 4]; 2],
+    ) -> [S::Chunk; 2] {
+        let [mut y_1, mut y_2] = x.map(E::unpack_chunk);
         for four in 0..E::PER_CHUNK as usize / 4 {
             // SAFETY: there are as many pairs as chunks have elements, or a multiple of that.
             let angles = unsafe { self.several::<4>(chunk * E::PER_CHUNK + four as u32 * 4) };
             for i in 0..4 {
                 let at = 4 * four + i;
-                [x_1[at], x_2[at]] = angles[i].turn([x_1[at], x_2[at]]);
+                [y_1[at], y_2[at]] = angles[i].turn([y_1[at], y_2[at]]);
             }
         }
-        [x_1, x_2].map(E::pack_chunk)
+        [
+            store.turned(x[0], y_1, E::PER_CHUNK),
+            store.turned(x[1], y_2, E::PER_CHUNK),
+        ]
     }
 }

@@ -7,6 +7,9 @@
 //! turn(x, p): y_1 = x_1 cos(p θ) − x_2 sin(p θ),  y_2 = x_1 sin(p θ) + x_2 cos(p θ)    of each pair
 //! ```
 //!
+//! A cache in 8 bits keeps e4m3(x · (1 / descale)) of what it would keep, with the scale of the row's sequence or page and of its head. A row is turned in f32, and
+//! rounded only then.
+//!
 //! The kernel does little but read and write memory. A *line* is a row of one head; lines of a row follow one another: its heads of q, of
 //! k, of v. A lane takes 32 bytes of a line as two chunks, such that it has both elements of every pair that it turns. So it may
 //! write where it has read: q may be rotated in place. Where elements i and i + n_pairs form pairs and n_pairs is no multiple of a chunk's elements, pairs lie across
@@ -16,6 +19,7 @@
 //! the CPU.
 
 mod angles;
+mod store;
 
 use crate::attention::append::{Piece, len_after, n_pieces, piece, row_at};
 use crate::attention::divide;
@@ -24,20 +28,22 @@ use crate::config;
 use crate::kernels::varlen::{entry, packed_rows};
 use crate::params::{AppendParams, HALVES, NewRows, Pages, TensorView};
 use crate::ptx::{global, special};
-use crate::tile::products::{self, Products};
+use crate::tile::global::GlobalRows;
+use crate::tile::products::Products;
 use angles::Angles;
+use store::{AsIs, Rounded, Store};
 
 const THREADS: u32 = config::append().threads;
 /// Lines of a block.
 const LINES: u32 = config::append().block_q;
 
-/// A block's lines, and the lengths of some sequences.
+/// A block's lines, and the lengths of some sequences. `ROUNDS`: the cache is in 8 bits.
 ///
 /// # Safety
 /// The launch is as [`config::append`] says, with a block for every `LINES` lines and a thread for every sequence; tensors are as
 /// [`AppendParams`] says.
 #[cfg_attr(target_arch = "nvptx64", inline(always))]
-pub unsafe fn append<E: Products>(p: &AppendParams) {
+pub unsafe fn append<E: Products, const ROUNDS: bool>(p: &AppendParams) {
     let (block_idx, thread) = (special::block_idx_x(), special::thread_idx_x());
     // SAFETY: this function's contract.
     unsafe { write_length(p, block_idx * THREADS + thread) };
@@ -51,8 +57,12 @@ pub unsafe fn append<E: Products>(p: &AppendParams) {
         if line < n_lines {
             // SAFETY: this function's contract: the line exists, and no other thread takes the piece.
             unsafe {
-                if let Some(line) = Line::find::<E>(p, line) {
-                    line.write::<E>(p, idx - in_block * pieces);
+                if let Some(line) = Line::find::<E, ROUNDS>(p, line) {
+                    let piece = idx - in_block * pieces;
+                    match line.factor {
+                        Some(factor) => line.write::<E, _>(p, piece, Rounded { factor }),
+                        None => line.write::<E, _>(p, piece, AsIs),
+                    }
                 }
             }
         }
@@ -162,45 +172,57 @@ unsafe fn sequence_of(rows: &NewRows, row: u32) -> u32 {
     low
 }
 
-/// The address of a row of a cache: the one place that knows where a sequence's rows lie. None where the pool does not have the page.
-///
-/// # Safety
-/// A table of pages has an entry for every page of a sequence.
-#[inline(always)]
-unsafe fn row_of_cache<E: Products>(
-    tensor: &TensorView,
-    pages: &Pages,
-    sequence: u32,
-    head_idx: u32,
+/// Where a row of a sequence lies in a cache.
+#[derive(Clone, Copy)]
+struct Place {
+    /// The page, or the sequence.
+    batch_idx: u32,
     row: u32,
-) -> Option<u64> {
-    if pages.page_size == 0 {
-        return Some(row_of::<E>(tensor, sequence, head_idx, row));
-    }
-    let place = PageRow::of_row(row, pages.page_size);
-    let idx = u64::from(sequence) * u64::from(pages.columns) + u64::from(place.slot);
-    // SAFETY: the caller's contract.
-    let page = unsafe { global::ld_global_u32(pages.table + idx * 4) };
-    if page < pages.n_pages {
-        Some(row_of::<E>(tensor, page, head_idx, place.row))
-    } else {
-        None
+}
+
+impl Place {
+    /// The one place that knows where a sequence's rows lie. None where the pool does not have the page.
+    ///
+    /// # Safety
+    /// A table of pages has an entry for every page of a sequence.
+    #[inline(always)]
+    unsafe fn find(pages: &Pages, sequence: u32, row: u32) -> Option<Place> {
+        if pages.page_size == 0 {
+            return Some(Place {
+                batch_idx: sequence,
+                row,
+            });
+        }
+        let place = PageRow::of_row(row, pages.page_size);
+        let idx = u64::from(sequence) * u64::from(pages.columns) + u64::from(place.slot);
+        // SAFETY: the caller's contract.
+        let page = unsafe { global::ld_global_u32(pages.table + idx * 4) };
+        if page < pages.n_pages {
+            Some(Place {
+                batch_idx: page,
+                row: place.row,
+            })
+        } else {
+            None
+        }
     }
 }
 
-/// The address of a row of a tensor.
+/// The address of a row of a tensor whose elements have so many bytes.
 #[inline(always)]
-fn row_of<E: Products>(tensor: &TensorView, batch_idx: u32, head_idx: u32, row: u32) -> u64 {
-    products::rows::<E>(tensor, batch_idx, head_idx, row + 1).chunk(row, 0)
+fn row_of(tensor: &TensorView, bytes: u32, batch_idx: u32, head_idx: u32, row: u32) -> u64 {
+    GlobalRows::of_elements(tensor, batch_idx, head_idx, row + 1, bytes).chunk(row, 0)
 }
 
-/// A row of one head: where it is read, where it is written, and by which position it is rotated.
+/// A row of one head: where it is read, where and how it is written, and by which position it is rotated.
 #[derive(Clone, Copy)]
 struct Line {
     from: u64,
     to: u64,
-    /// None: it is copied.
+    /// None: it is not rotated.
     position: Option<u32>,
+    /// It is written in 8 bits, times this. None: as it is.
+    factor: Option<f32>,
 }
 
 impl Line {
@@ -209,7 +231,7 @@ impl Line {
     /// # Safety
     /// As [`append`].
     #[inline(always)]
-    unsafe fn find<E: Products>(p: &AppendParams, idx: u32) -> Option<Line> {
+    unsafe fn find<E: Products, const ROUNDS: bool>(p: &AppendParams, idx: u32) -> Option<Line> {
         let row = divide(idx, p.heads());
         let head = idx - row * p.heads();
         // SAFETY: the caller's contract.
@@ -224,27 +246,45 @@ impl Line {
             // Copies, not references: a choice of addresses would put the parameters into local memory.
             let from = if p.q.base == 0 { p.q_out } else { p.q };
             return Some(Line {
-                from: row_of::<E>(&from, new.batch_idx, head, new.row),
-                to: row_of::<E>(&p.q_out, new.batch_idx, head, new.row),
+                from: row_of(&from, E::BYTES, new.batch_idx, head, new.row),
+                to: row_of(&p.q_out, E::BYTES, new.batch_idx, head, new.row),
                 position: Some(position),
+                factor: None,
             });
         }
         let row = row_at(new.first, new.in_sequence, room(p))?;
         let of_k = head - p.heads_q < p.heads_k;
-        let (head_idx, from, to) = if of_k {
-            (head - p.heads_q, p.k_new, p.cache.k)
+        let (head_idx, from, to, descale) = if of_k {
+            (head - p.heads_q, p.k_new, p.cache.k, p.cache.k_descale)
         } else {
-            (head - p.heads_q - p.heads_k, p.v_new, p.cache.v)
+            let head_idx = head - p.heads_q - p.heads_k;
+            (head_idx, p.v_new, p.cache.v, p.cache.v_descale)
         };
+        // SAFETY: the caller's contract.
+        let place = unsafe { Place::find(&p.cache.pages, new.sequence, row)? };
+        let factor = if ROUNDS {
+            let of_page = p.cache.scales_per_page == 1;
+            let entry = if of_page {
+                place.batch_idx
+            } else {
+                new.sequence
+            };
+            let idx = u64::from(entry) * u64::from(p.heads_k) + u64::from(head_idx);
+            // SAFETY: the caller's contract: there is a scale for every page, or every sequence, and head.
+            Some(1.0 / unsafe { global::ld_global_f32(descale + idx * 4) })
+        } else {
+            None
+        };
+        let bytes = if ROUNDS { 1 } else { E::BYTES };
         Some(Line {
-            from: row_of::<E>(&from, new.batch_idx, head_idx, new.row),
-            // SAFETY: the caller's contract.
-            to: unsafe { row_of_cache::<E>(&to, &p.cache.pages, new.sequence, head_idx, row)? },
+            from: row_of(&from, E::BYTES, new.batch_idx, head_idx, new.row),
+            to: row_of(&to, bytes, place.batch_idx, head_idx, place.row),
             position: if of_k && p.rotary.n_pairs > 0 {
                 Some(row)
             } else {
                 None
             },
+            factor,
         })
     }
 
@@ -253,30 +293,32 @@ impl Line {
     /// # Safety
     /// The line and the piece exist; no other thread uses this piece of what is written.
     #[inline(always)]
-    unsafe fn write<E: Products>(self, p: &AppendParams, idx: u32) {
+    unsafe fn write<E: Products, S: Store<E>>(self, p: &AppendParams, idx: u32, store: S) {
         let chunks = p.head_dim / E::PER_CHUNK;
         // SAFETY: the caller's contract.
         unsafe {
             let Some(position) = self.position else {
-                return self.each_chunk(piece(idx, chunks, 0), |_, x| x);
+                let piece = piece(idx, chunks, 0);
+                return self.each_chunk::<E, S>(store, piece, |_, x| store.copied(x));
             };
             let angles = Angles::new(&p.rotary, position);
             if p.rotary.pairs != HALVES {
-                return self.each_chunk(piece(idx, chunks, 0), |chunk, x| {
-                    angles.turn_neighbours::<E>(chunk, x)
+                let piece = piece(idx, chunks, 0);
+                return self.each_chunk::<E, S>(store, piece, |chunk, x| {
+                    angles.turn_neighbours::<E, S>(store, chunk, x)
                 });
             }
             if !p.rotary.n_pairs.is_multiple_of(E::PER_CHUNK) {
-                return self.each_pair::<E>(angles, p.head_dim, idx);
+                return self.each_pair::<E, S>(store, angles, p.head_dim, idx);
             }
             match piece(idx, chunks, p.rotary.n_pairs / E::PER_CHUNK) {
                 Piece::Pair(first, second) => {
                     let x = [self.load(first), self.load(second)];
-                    let [a, b] = angles.turn_halves::<E>(first, x);
-                    self.store(first, a);
-                    self.store(second, b);
+                    let [a, b] = angles.turn_halves::<E, S>(store, first, x);
+                    store.store(self.to, first, a);
+                    store.store(self.to, second, b);
                 }
-                alone => self.each_chunk(alone, |_, x| x),
+                alone => self.each_chunk::<E, S>(store, alone, |_, x| store.copied(x)),
             }
         }
     }
@@ -286,15 +328,20 @@ impl Line {
     /// # Safety
     /// As [`Line::write`].
     #[inline(always)]
-    unsafe fn each_chunk(self, piece: Piece, f: impl Fn(u32, [u32; 4]) -> [u32; 4]) {
+    unsafe fn each_chunk<E: Products, S: Store<E>>(
+        self,
+        store: S,
+        piece: Piece,
+        f: impl Fn(u32, [u32; 4]) -> S::Chunk,
+    ) {
         // SAFETY: the caller's contract.
         unsafe {
             match piece {
-                Piece::One(chunk) => self.store(chunk, f(chunk, self.load(chunk))),
+                Piece::One(chunk) => store.store(self.to, chunk, f(chunk, self.load(chunk))),
                 Piece::Two(first, second) | Piece::Pair(first, second) => {
                     let (a, b) = (self.load(first), self.load(second));
-                    self.store(first, f(first, a));
-                    self.store(second, f(second, b));
+                    store.store(self.to, first, f(first, a));
+                    store.store(self.to, second, f(second, b));
                 }
             }
         }
@@ -305,22 +352,28 @@ impl Line {
     /// # Safety
     /// As [`Line::write`].
     #[inline(always)]
-    unsafe fn each_pair<E: Products>(self, angles: Angles, head_dim: u32, idx: u32) {
+    unsafe fn each_pair<E: Products, S: Store<E>>(
+        self,
+        store: S,
+        angles: Angles,
+        head_dim: u32,
+        idx: u32,
+    ) {
         let (n_pairs, stride) = (angles.n_pairs, n_pieces(head_dim / E::PER_CHUNK));
-        let element = |address: u64, i: u32| address + u64::from(i) * u64::from(E::BYTES);
+        let element = |i: u32| self.from + u64::from(i) * u64::from(E::BYTES);
         let mut i = idx;
         // SAFETY: the caller's contract.
         unsafe {
             while i < head_dim - n_pairs {
                 let second = i + n_pairs;
-                let x_2 = E::load_bits(element(self.from, second));
+                let x_2 = E::load_bits(element(second));
                 if i < n_pairs {
-                    let x_1 = E::load_bits(element(self.from, i));
+                    let x_1 = E::load_bits(element(i));
                     let [y_1, y_2] = angles.one(i).turn([x_1, x_2].map(E::of_bits));
-                    E::store_bits(element(self.to, i), E::bits(y_1));
-                    E::store_bits(element(self.to, second), E::bits(y_2));
+                    store.store_number(self.to, i, y_1);
+                    store.store_number(self.to, second, y_2);
                 } else {
-                    E::store_bits(element(self.to, second), x_2);
+                    store.store_bits(self.to, second, x_2);
                 }
                 i += stride;
             }
@@ -331,11 +384,5 @@ impl Line {
     unsafe fn load(self, chunk: u32) -> [u32; 4] {
         // SAFETY: the caller's contract.
         unsafe { global::ld_global_x4(self.from + u64::from(chunk) * 16) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, chunk: u32, x: [u32; 4]) {
-        // SAFETY: the caller's contract.
-        unsafe { global::st_global_x4(self.to + u64::from(chunk) * 16, x) }
     }
 }

@@ -14,7 +14,7 @@ impl AppendCase {
     }
 
     /// Pages of the pool: two are nobody's.
-    fn n_pages(&self, page_size: usize) -> usize {
+    pub(super) fn n_pages(&self, page_size: usize) -> usize {
         self.batch * self.columns(page_size) + 2
     }
 
@@ -32,6 +32,11 @@ impl AppendCase {
         pages.shuffle(&mut self.rng(7));
         pages.truncate(self.batch * self.columns(page_size));
         pages
+    }
+
+    /// The page of a row of a sequence.
+    pub(super) fn page_of(&self, page_size: usize, sequence: usize, row: usize) -> usize {
+        self.pages(page_size)[sequence * self.columns(page_size) + row / page_size] as usize
     }
 
     /// The table that a call is given: of pages to which nothing is appended it says what no page is.
