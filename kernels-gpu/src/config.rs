@@ -174,7 +174,14 @@ pub const fn tile_config(
             TileShape::Default,
         ) => product(),
         (Kind::ForwardE4m3 | Kind::TmaForwardMla, _)
-        | (_, TileShape::Compact | TileShape::Wide | TileShape::Grouped | TileShape::OneLevel) => {
+        | (
+            _,
+            TileShape::Compact
+            | TileShape::Wide
+            | TileShape::Grouped
+            | TileShape::OneLevel
+            | TileShape::Paired,
+        ) => {
             panic!("this kernel has no such tiles")
         }
     }

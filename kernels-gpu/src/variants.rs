@@ -199,6 +199,7 @@ macro_rules! for_each_variant {
             backward_preprocess_sm90a_bf16_d256:      TmaBackwardPreprocess { arch: Sm90a, dtype: Bf16, head_dim: 256 }
             backward_preprocess_sm90a_bf16_d128_wide: TmaBackwardPreprocess { arch: Sm90a, dtype: Bf16, head_dim: 128, tiles: Wide }
             backward_preprocess_sm90a_bf16_d256_wide: TmaBackwardPreprocess { arch: Sm90a, dtype: Bf16, head_dim: 256, tiles: Wide }
+            backward_preprocess_sm90a_bf16_d256_paired: TmaBackwardPreprocess { arch: Sm90a, dtype: Bf16, head_dim: 256, tiles: Paired }
             backward_preprocess_sm90a_f16_d64:        TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 64 }
             backward_preprocess_sm90a_f16_d96:        TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 96 }
             backward_preprocess_sm90a_f16_d128:       TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 128 }
@@ -206,6 +207,7 @@ macro_rules! for_each_variant {
             backward_preprocess_sm90a_f16_d256:       TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 256 }
             backward_preprocess_sm90a_f16_d128_wide:  TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 128, tiles: Wide }
             backward_preprocess_sm90a_f16_d256_wide:  TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 256, tiles: Wide }
+            backward_preprocess_sm90a_f16_d256_paired: TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 256, tiles: Paired }
             backward_preprocess_sm90a_bf16_d192_v128: TmaBackwardPreprocess { arch: Sm90a, dtype: Bf16, head_dim: 192, head_dim_v: 128 }
             backward_preprocess_sm90a_f16_d192_v128:  TmaBackwardPreprocess { arch: Sm90a, dtype: F16, head_dim: 192, head_dim_v: 128 }
 
@@ -216,6 +218,7 @@ macro_rules! for_each_variant {
             backward_sm90a_bf16_d256:      TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 256 }
             backward_sm90a_bf16_d128_wide: TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 128, tiles: Wide }
             backward_sm90a_bf16_d256_wide: TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 256, tiles: Wide }
+            backward_sm90a_bf16_d256_paired: TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 256, tiles: Paired }
             backward_sm90a_f16_d64:        TmaBackward { arch: Sm90a, dtype: F16, head_dim: 64 }
             backward_sm90a_f16_d96:        TmaBackward { arch: Sm90a, dtype: F16, head_dim: 96 }
             backward_sm90a_f16_d128:       TmaBackward { arch: Sm90a, dtype: F16, head_dim: 128 }
@@ -223,6 +226,7 @@ macro_rules! for_each_variant {
             backward_sm90a_f16_d256:       TmaBackward { arch: Sm90a, dtype: F16, head_dim: 256 }
             backward_sm90a_f16_d128_wide:  TmaBackward { arch: Sm90a, dtype: F16, head_dim: 128, tiles: Wide }
             backward_sm90a_f16_d256_wide:  TmaBackward { arch: Sm90a, dtype: F16, head_dim: 256, tiles: Wide }
+            backward_sm90a_f16_d256_paired: TmaBackward { arch: Sm90a, dtype: F16, head_dim: 256, tiles: Paired }
             backward_sm90a_bf16_d192_v128: TmaBackward { arch: Sm90a, dtype: Bf16, head_dim: 192, head_dim_v: 128 }
             backward_sm90a_f16_d192_v128:  TmaBackward { arch: Sm90a, dtype: F16, head_dim: 192, head_dim_v: 128 }
 
@@ -264,17 +268,20 @@ pub enum TileShape {
     Grouped,
     /// In flash3's forward pass in 8 bits, for long sequences whose user asks for speed: sums over the keys have one level.
     OneLevel,
+    /// In flash3's backward pass, for long sequences: two blocks of a cluster share a tile of keys.
+    Paired,
 }
 
 impl TileShape {
     /// The shape of this number; another number fails to compile.
     pub const fn numbered(number: u32) -> TileShape {
-        const ALL: [TileShape; 5] = [
+        const ALL: [TileShape; 6] = [
             TileShape::Default,
             TileShape::Compact,
             TileShape::Wide,
             TileShape::Grouped,
             TileShape::OneLevel,
+            TileShape::Paired,
         ];
         ALL[number as usize]
     }
@@ -287,6 +294,7 @@ impl TileShape {
             TileShape::Wide => "wide",
             TileShape::Grouped => "grouped",
             TileShape::OneLevel => "one_level",
+            TileShape::Paired => "paired",
         }
     }
 }

@@ -193,6 +193,22 @@ pub const EMULATED_WIDE_SPLITS: Subject = Subject {
     ..EMULATED_MANY_SMS
 };
 
+/// The emulator as a Hopper whose blocks share tiles as those of thousands of queries, one cluster at a time.
+pub const EMULATED_PAIRED_SOON: Subject = Subject {
+    open: |seed| emulated(seed, |device| with(device, PAIRED_SOON)),
+    ..EMULATED_MANY_SMS
+};
+
+/// The same with several clusters: flash3's backward pass divides query heads into shares.
+pub const EMULATED_PAIRED_SPLITS: Subject = Subject {
+    open: |seed| {
+        emulated(seed, |device| {
+            with(of_sms(device, 2 * head_splits::N_SMS), PAIRED_SOON)
+        })
+    },
+    ..EMULATED_MANY_SMS
+};
+
 /// The kernels on the first GPU.
 pub const CUDA: Subject = Subject {
     backend: Backend::Cuda,
@@ -325,6 +341,27 @@ pub const CUDA_WIDE_SPLITS: Subject = Subject {
     ..CUDA_MANY_SMS
 };
 
+/// The first GPU, planned as [`EMULATED_PAIRED_SOON`] is.
+pub const CUDA_PAIRED_SOON: Subject = Subject {
+    open: |seed| {
+        cuda(seed, |device| {
+            let n_sms = DeviceInfo::emulated_hopper().n_sms;
+            with(of_sms(device, n_sms), PAIRED_SOON)
+        })
+    },
+    ..CUDA_MANY_SMS
+};
+
+/// The same, planned as [`EMULATED_PAIRED_SPLITS`] is.
+pub const CUDA_PAIRED_SPLITS: Subject = Subject {
+    open: |seed| {
+        cuda(seed, |device| {
+            with(of_sms(device, 2 * head_splits::N_SMS), PAIRED_SOON)
+        })
+    },
+    ..CUDA_MANY_SMS
+};
+
 /// The first GPU, whatever tiles it takes: problems as large as a user's.
 pub const CUDA_AS_IT_IS: Subject = Subject {
     n_random: 200,
@@ -390,6 +427,12 @@ const WIDE_SOON: Thresholds = Thresholds {
     wide_gradients: 0,
     wide_gradients_by_columns: 0,
     ..Thresholds::MEASURED
+};
+
+/// The same, and in the backward pass paired ones where there are such.
+const PAIRED_SOON: Thresholds = Thresholds {
+    paired_gradients: 0,
+    ..WIDE_SOON
 };
 
 /// The device with so many SMs.

@@ -20,7 +20,9 @@ conformance::thresholds_suite!(
     grouped: conformance::subject::CUDA_GROUPED_SOON,
     grouped_apart: conformance::subject::CUDA_GROUPED_APART,
     wide: conformance::subject::CUDA_WIDE_SOON,
-    wide_splits: conformance::subject::CUDA_WIDE_SPLITS
+    wide_splits: conformance::subject::CUDA_WIDE_SPLITS,
+    paired: conformance::subject::CUDA_PAIRED_SOON,
+    paired_splits: conformance::subject::CUDA_PAIRED_SPLITS
 );
 conformance::many_suite!(conformance::subject::CUDA_AS_IT_IS);
 conformance::wide_tiles_suite!(conformance::subject::CUDA_WIDE);

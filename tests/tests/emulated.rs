@@ -20,7 +20,9 @@ conformance::thresholds_suite!(
     grouped: conformance::subject::EMULATED_GROUPED_SOON,
     grouped_apart: conformance::subject::EMULATED_GROUPED_APART,
     wide: conformance::subject::EMULATED_WIDE_SOON,
-    wide_splits: conformance::subject::EMULATED_WIDE_SPLITS
+    wide_splits: conformance::subject::EMULATED_WIDE_SPLITS,
+    paired: conformance::subject::EMULATED_PAIRED_SOON,
+    paired_splits: conformance::subject::EMULATED_PAIRED_SPLITS
 );
 conformance::wide_tiles_suite!(conformance::subject::EMULATED_WIDE);
 conformance::orders_suite!(conformance::subject::EMULATED_ORDERS);

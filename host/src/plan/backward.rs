@@ -183,8 +183,10 @@ pub fn launches(
                     Kind::TmaBackward => cut.q_blocks() * cut.heads_q,
                     _ => 0,
                 };
-                let useful = converting.max(tiles.into()).min(resident.into());
-                (useful as u32, of_main)
+                let cluster = u64::from(tile_config.cluster);
+                let of_tiles = u64::from(tiles) * cluster;
+                let useful = converting.max(of_tiles).next_multiple_of(cluster);
+                (useful.min(resident.into()) as u32, of_main)
             }
             // A block has all tiles of a head.
             Kind::Flash1Backward => {
@@ -244,13 +246,15 @@ pub fn params(
     } = cut;
     let shape = shape(checked);
     let f32_bytes = size_of::<f32>() as u64;
+    // Blocks of a cluster have semaphores of their own.
+    let cluster = u64::from(main.tile_config.cluster);
     let mut push = |name, factors: &[u64]| workspace.place(name, factors);
     let lse_log2 = push("lse_log2", &[heads, padded_q, f32_bytes])?;
     let delta = push("delta", &[heads, padded_q, f32_bytes])?;
     let d_q_accum = push("d_q_accum", &[heads, padded_q, columns.into(), f32_bytes])?;
     let dq_semaphore = push(
         "dq_semaphore",
-        &[heads, cut.q_blocks(), size_of::<u32>() as u64],
+        &[heads, cut.q_blocks(), cluster, size_of::<u32>() as u64],
     )?;
     let tile_counters = push("tile_counters", &[2, size_of::<u32>() as u64])?;
     let (mut dkv_accum, mut dkv_semaphore) = (0, 0);
@@ -266,10 +270,11 @@ pub fn params(
         ];
         dkv_accum = push("dkv_accum", &[tiles.as_slice(), &keys].concat())?;
         let warps = [
+            cluster,
             config::TMA_BACKWARD_SUM_WARPS.into(),
             size_of::<u32>() as u64,
         ];
-        dkv_semaphore = push("dkv_semaphore", &[tiles, warps].concat())?;
+        dkv_semaphore = push("dkv_semaphore", &[tiles.as_slice(), &warps].concat())?;
     }
 
     Ok(BackwardParams {

@@ -77,7 +77,7 @@ pub fn backward(
 ) -> Schedule {
     let heads = cut.heads_k as u32;
     let heads_per_group =
-        (resident_blocks(device, tile_config) / cut.tiles.max(1)).clamp(1, heads.max(1));
+        (tiles_at_once(device, tile_config) / cut.tiles.max(1)).clamp(1, heads.max(1));
     let order = match problem.order() {
         Order::Deterministic => ORDERED,
         Order::Fastest => FASTEST,
@@ -107,7 +107,7 @@ pub fn tma_backward_in_lists(
     work: Work,
 ) -> Schedule {
     let schedule = backward(problem, cut, device, tile_config);
-    let resident = resident_blocks(device, tile_config);
+    let resident = tiles_at_once(device, tile_config);
     match work {
         Work::Growing => {
             let mut heads_per_group =
@@ -146,7 +146,7 @@ pub fn tma_backward(
 ) -> TmaBackward {
     let one = tma_backward_head_splits(problem, device, tile_config, 1);
     let tiles = u64::from(one.cut.tiles).saturating_mul(one.cut.heads_k);
-    let resident = u64::from(resident_blocks(device, tile_config));
+    let resident = u64::from(tiles_at_once(device, tile_config));
     let even_work = problem.work() == Work::Even;
     // Under a mask, head splits also spare the L2 cache.
     let enough = device.thresholds.enough_rounds.saturating_mul(resident);
@@ -197,7 +197,7 @@ pub fn tma_backward_head_splits(
     n_head_splits: u64,
 ) -> TmaBackward {
     let cut = Cut::new(problem, tile_config).in_head_splits(n_head_splits);
-    let resident = resident_blocks(device, tile_config);
+    let resident = tiles_at_once(device, tile_config);
     let side_by_side = backward(problem, &cut, device, tile_config);
     let most = match problem.work() {
         Work::Even => u64::MAX,
@@ -231,7 +231,8 @@ pub fn tma_backward_head_splits(
         (Work::Even, Order::Deterministic) => {
             let in_a_list = time_in_a_list(&cut, &list, resident);
             let in_shifted_order = time_shifted(problem, &cut, &shifted, device, resident);
-            if in_shifted_order < in_a_list {
+            // All tiles of a shifted order run at once, and a device may hold fewer clusters than SMs would: GPCs may have an odd one.
+            if in_shifted_order < in_a_list && tile_config.cluster == 1 {
                 planned(shifted, in_shifted_order)
             } else {
                 planned(list, in_a_list)
@@ -257,7 +258,7 @@ pub fn tma_backward_in_a_list(
 ) -> Schedule {
     let schedule = backward(problem, cut, device, tile_config);
     let wanted = match problem.work() {
-        Work::Even => u64::from(resident_blocks(device, tile_config) / TOGETHER),
+        Work::Even => u64::from(tiles_at_once(device, tile_config) / TOGETHER),
         Work::Growing | Work::Shrinking => heads_in_l2(problem, cut, device),
     };
     let wanted = wanted.max(schedule.heads_per_group.into());
@@ -317,12 +318,15 @@ pub(super) fn streams_all_heads(
         && tiles.saturating_mul(cut.heads_k) >= rounds * resident
 }
 
-/// Blocks that the device holds at once.
+/// Blocks that the device holds at once: whole clusters.
 pub fn resident_blocks(device: &DeviceInfo, tile_config: &TileConfig) -> u32 {
-    device
-        .n_sms
-        .saturating_mul(tile_config.blocks_per_sm)
-        .max(1)
+    tiles_at_once(device, tile_config).saturating_mul(tile_config.cluster)
+}
+
+/// Tiles that the device works on at once: the blocks of a cluster share one.
+pub fn tiles_at_once(device: &DeviceInfo, tile_config: &TileConfig) -> u32 {
+    let blocks = device.n_sms.saturating_mul(tile_config.blocks_per_sm);
+    (blocks / tile_config.cluster).max(1)
 }
 
 #[cfg(test)]

@@ -302,6 +302,14 @@ fn shapes(kinds: &[Kind], checked: &Checked, device: &DeviceInfo) -> Vec<TileSha
             false => thresholds.wide_gradients_per_sm,
         };
         let columns = problem.head_dim().max(problem.head_dim_v());
+        if columns > 192 && seqlen_q >= thresholds.paired_gradients {
+            return vec![
+                TileShape::Paired,
+                TileShape::Wide,
+                TileShape::Default,
+                TileShape::Compact,
+            ];
+        }
         match columns {
             193.. => seqlen_q >= thresholds.wide_gradients_by_columns,
             // Under a mask larger tiles have more to hide.

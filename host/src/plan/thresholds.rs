@@ -47,6 +47,8 @@ pub struct Thresholds {
     pub wide_gradients: u64,
     /// The same at head_dim above 192, on any device: where consumers divide the columns.
     pub wide_gradients_by_columns: u64,
+    /// The least queries of paired tiles of the backward pass, at head_dim above 192, on any device.
+    pub paired_gradients: u64,
     /// Blocks of scores per SM from which on it pays to look for those that a mask expression hides. An SM takes about a µs for one at
     /// head_dim 128; the launches take some 2 µs each, and a mask such as a causal one leaves half of the blocks.
     pub mapped_blocks_per_sm: u64,
@@ -85,6 +87,7 @@ impl Thresholds {
         wide_gradients_listed_per_sm: 46,
         wide_gradients: 1024,
         wide_gradients_by_columns: 512,
+        paired_gradients: 2048,
         mapped_blocks_per_sm: 16,
         mapped_blocks: 1 << 22,
         enough_rounds: 8,

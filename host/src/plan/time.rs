@@ -8,7 +8,7 @@ use ferroflash_kernels::params::{FASTEST, Schedule};
 
 use super::DeviceInfo;
 use super::backward::Cut;
-use super::schedule::{head_bytes, lacking, resident_blocks, streams_all_heads};
+use super::schedule::{head_bytes, lacking, streams_all_heads, tiles_at_once};
 use crate::problem::Problem;
 
 /// The unit of time: one block of queries.
@@ -104,7 +104,7 @@ pub(super) fn time_in_a_band(
     tile_config: &TileConfig,
     device: &DeviceInfo,
 ) -> u64 {
-    let resident = resident_blocks(device, tile_config);
+    let resident = tiles_at_once(device, tile_config);
     let band = Band::new(
         problem.seqlen_q() as u32,
         problem.seqlen_k() as u32,

@@ -32,6 +32,7 @@ pub enum Division {
 /// | 192, values of 128 | 64 × 128 | the keys | 1 | none: from the registers |
 /// | 192, 256 | 64 × 64 | the products | 2 | one, which P has before |
 /// | 256, wide | 64 × 80 | the columns | 1 | V's and K's |
+/// | 256, paired | 64 × 128 of two blocks | the columns | 1 | V's and K's |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TmaBackward {
     /// Queries of a step. At head_dim 64 there are 128: with 64, `wgmma` would read its operands from shared memory for as long as it multiplies. At
@@ -39,6 +40,9 @@ pub struct TmaBackward {
     pub block_q: u32,
     /// Keys of a tile.
     pub block_k: u32,
+    /// Blocks of the cluster that works on a tile: each has as many of its keys, sends its dS to the others, and takes its share of dQ's columns, over all
+    /// keys of the tile, to memory.
+    pub cluster: u32,
     /// What consumers divide.
     pub division: Division,
     /// Stages of dO: one if shared memory has no room for two in addition to dQ on its way to memory.
@@ -66,6 +70,7 @@ impl TmaBackward {
     const HEAD_DIM_64: TmaBackward = TmaBackward {
         block_q: 128,
         block_k: 128,
+        cluster: 1,
         division: Division::Keys,
         d_o_stages: TMA_BACKWARD_STAGES,
         outs: 2,
@@ -122,6 +127,12 @@ impl TmaBackward {
         ..TmaBackward::HEAD_DIM_256
     };
 
+    const HEAD_DIM_256_PAIRED: TmaBackward = TmaBackward {
+        block_k: 128,
+        cluster: 2,
+        ..TmaBackward::HEAD_DIM_256_WIDE
+    };
+
     const HEAD_DIM_192: TmaBackward = TmaBackward {
         registers: [40, 232],
         ..TmaBackward::HEAD_DIM_256
@@ -138,6 +149,7 @@ impl TmaBackward {
             (TileShape::Default, 192, 192) => TmaBackward::HEAD_DIM_192,
             (TileShape::Default, 256, 256) => TmaBackward::HEAD_DIM_256,
             (TileShape::Wide, 256, 256) => TmaBackward::HEAD_DIM_256_WIDE,
+            (TileShape::Paired, 256, 256) => TmaBackward::HEAD_DIM_256_PAIRED,
             _ => panic!("this kernel has no such tiles"),
         }
     }
@@ -163,39 +175,47 @@ impl TmaBackward {
         matches!(self.division, Division::Keys)
     }
 
+    /// Keys of a tile that a block has: rows of the boxes in which K and V come.
+    pub const fn keys_of_block(self) -> u32 {
+        self.block_k / self.cluster
+    }
+
     /// Rows of the boxes in which dV and dK leave: keys of a consumer.
     pub const fn rows_out(self) -> u32 {
         match self.division {
             Division::Keys | Division::Products => 64,
-            Division::Columns => self.block_k,
+            Division::Columns => self.keys_of_block(),
         }
     }
 }
 
 /// Backward on Hopper: one block per SM; two consumer warpgroups, and a producer warpgroup. Shared memory: K, V; the stages of Q, dO and dS; where
 /// consumers divide the keys, dV and dK on the way out and dQ on its way to memory, else stages of P; lse and Δ; slots for steps, work tiles and
-/// blocks of dQ; and the barriers.
+/// blocks of dQ; and the barriers. In a cluster of two blocks: the other's dS, K of its keys in this block's columns of dQ, a slot for claims, and the
+/// barriers for these.
 pub const fn tma_backward(head_dim: u32, head_dim_v: u32, tiles: TileShape) -> TileConfig {
+    let schedule = TmaBackward::of(head_dim, head_dim_v, tiles);
     let TmaBackward {
         block_q,
-        block_k,
+        cluster,
         division,
         d_o_stages,
         outs,
         queries_down,
         ..
-    } = TmaBackward::of(head_dim, head_dim_v, tiles);
+    } = schedule;
+    let keys = schedule.keys_of_block();
     let stages = TMA_BACKWARD_STAGES;
     let row_bytes = padded_columns(head_dim) * HALF_BYTES;
     let value_bytes = padded_columns(head_dim_v) * HALF_BYTES;
-    let rows = block_k * (row_bytes + value_bytes)
+    let rows = keys * (row_bytes + value_bytes)
         + stages * block_q * row_bytes
         + d_o_stages * block_q * value_bytes;
-    let d_s = stages * block_k * block_q * HALF_BYTES;
+    let d_s = stages * keys * block_q * HALF_BYTES;
     let out = match (queries_down, division) {
         (true, _) => 0,
         (false, Division::Products | Division::Columns) => d_s,
-        (false, Division::Keys) => outs * block_k * row_bytes,
+        (false, Division::Keys) => outs * keys * row_bytes,
     };
     let d_q = match division {
         Division::Products | Division::Columns => 0,
@@ -205,13 +225,17 @@ pub const fn tma_backward(head_dim: u32, head_dim_v: u32, tiles: TileShape) -> T
     // Steps, work, the list's entry for the work, blocks of dQ.
     let slots = 3 * stages * 16 + stages * 32;
     let barriers = 2 * (8 * stages + 2) * 8;
+    let of_peer = match cluster {
+        1 => 0,
+        _ => d_s + keys * row_bytes / cluster + 16 + stages * 8 + 2 * 8,
+    };
     TileConfig {
         threads: 3 * 128,
-        shared_bytes: rows + d_s + out + d_q + statistics + slots + barriers,
+        shared_bytes: rows + d_s + out + d_q + statistics + slots + barriers + of_peer,
         blocks_per_sm: 1,
-        cluster: 1,
+        cluster,
         block_q,
-        block_k,
+        block_k: schedule.block_k,
         launch_registers: launch_registers(3 * 128, 1),
         // Stores and loads together. At head_dim 256 consumers need all registers that the producer warpgroup can give back. It
         // keeps a few words of a tile's block order in local memory, and computes them once a tile.

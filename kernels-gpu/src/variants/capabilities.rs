@@ -54,6 +54,7 @@ impl Kind {
                     TileShape::Compact => all.and(blocks).and(Spec::of(&[SplitKv, Score, Dropout])),
                     TileShape::Wide | TileShape::OneLevel => all.with(Score),
                     TileShape::Grouped => all.with(SplitKv),
+                    TileShape::Paired => panic!("the forward pass has no such tiles"),
                 }
             }
             Kind::TmaForwardMla => BAND.and(Spec::of(&[Lengths, SplitKv, Pages, Sinks])),
@@ -69,7 +70,7 @@ impl Kind {
             Kind::TmaBackward => {
                 let all = BAND.and(Spec::of(&[Lengths, HeadSplits]));
                 match tiles {
-                    TileShape::Wide => all,
+                    TileShape::Wide | TileShape::Paired => all,
                     _ => all
                         .and(blocks)
                         .and(Spec::of(&[Score, ScoreGradient, Dropout])),

@@ -71,11 +71,36 @@ const AROUND_COLUMNS: [(usize, usize); 10] = [
     (70, 500),
 ];
 
+/// The same around pairs of blocks of 64 keys; of some the second block has none.
+const AROUND_PAIRS: [(usize, usize); 11] = [
+    (64, 128),
+    (65, 129),
+    (63, 127),
+    (130, 40),
+    (1, 256),
+    (200, 191),
+    (129, 257),
+    (250, 400),
+    (330, 64),
+    (70, 500),
+    (140, 321),
+];
+
 /// Head_dims whose wide tiles these are.
 const OF_COLUMNS: [usize; 3] = [256, 232, 200];
 
 /// Wide tiles whose consumers divide the columns, with every kind of mask.
 pub fn wide_columns() -> Vec<Case> {
+    columns_of(&AROUND_COLUMNS)
+}
+
+/// Paired tiles, with every kind of mask.
+pub fn paired() -> Vec<Case> {
+    columns_of(&AROUND_PAIRS)
+}
+
+/// Problems of these sizes with every kind of mask.
+fn columns_of(sizes: &[(usize, usize)]) -> Vec<Case> {
     let masks = [
         MASKS[0],
         MASKS[1],
@@ -86,7 +111,7 @@ pub fn wide_columns() -> Vec<Case> {
         Mask::PrefixLm { prefix: 165 },
     ];
     let mut cases = Vec::new();
-    for (at, sizes) in AROUND_COLUMNS.into_iter().enumerate() {
+    for (at, &sizes) in sizes.iter().enumerate() {
         for (of_mask, mask) in masks.into_iter().enumerate() {
             let round = at + of_mask;
             let (heads_q, heads_k) = [(1, 1), (2, 1), (2, 2), (3, 1)][round % 4];
@@ -136,11 +161,14 @@ mod tests {
     use ferroflash_kernels::params::Params;
 
     use super::*;
-    use crate::subject::EMULATED_WIDE_SPLITS;
+    use crate::subject::{EMULATED_PAIRED_SPLITS, EMULATED_WIDE_SPLITS, Subject};
 
-    /// The backward pass of each: its last kernel, and the number of its head splits.
-    fn planned(cases: Vec<Case>) -> impl Iterator<Item = (&'static str, u32)> {
-        let device = (EMULATED_WIDE_SPLITS.open)(0).unwrap();
+    /// The backward pass of each on a device: its last kernel, and the number of its head splits.
+    fn planned(
+        subject: &Subject,
+        cases: Vec<Case>,
+    ) -> impl Iterator<Item = (&'static str, u32)> + use<> {
+        let device = (subject.open)(0).unwrap();
         cases.into_iter().map(move |case| {
             let problem = case.problem().unwrap();
             let checked = without_tensors(&problem, Pass::Backward, Location::Host).unwrap();
@@ -162,8 +190,16 @@ mod tests {
     #[test]
     fn consumers_divide_the_columns() {
         let cases = [wide_columns(), wide_columns_head_splits()].concat();
-        for (name, _) in planned(cases) {
+        for (name, _) in planned(&EMULATED_WIDE_SPLITS, cases) {
             assert!(name.ends_with("16_d256_wide"), "{name}");
+        }
+    }
+
+    #[test]
+    fn two_blocks_share_a_tile() {
+        let cases = [paired(), wide_columns_lengths(), wide_columns_head_splits()].concat();
+        for (name, _) in planned(&EMULATED_PAIRED_SPLITS, cases) {
+            assert!(name.ends_with("16_d256_paired"), "{name}");
         }
     }
 
@@ -171,7 +207,10 @@ mod tests {
     fn most_query_heads_are_divided() {
         let cases = wide_columns_head_splits();
         let n = cases.len();
-        let divided = planned(cases).filter(|&(_, splits)| splits > 1).count();
-        assert!(2 * divided > n, "{divided} of {n}");
+        for subject in [EMULATED_WIDE_SPLITS, EMULATED_PAIRED_SPLITS] {
+            let planned = planned(&subject, cases.clone());
+            let divided = planned.filter(|&(_, splits)| splits > 1).count();
+            assert!(2 * divided > n, "{divided} of {n}");
+        }
     }
 }

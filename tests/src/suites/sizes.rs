@@ -2,10 +2,10 @@
 
 /// Makes the tests of subjects whose thresholds are small, so that small problems get the plans of large ones: `apart`, where a launch of its own merges
 /// what splits of keys have found; `many_sms`, where a plan or the device divides keys by itself; `grouped` and `grouped_apart`, the same in grouped
-/// tiles; `wide` and `wide_splits`, where tiles are wide.
+/// tiles; `wide` and `wide_splits`, where tiles are wide; `paired` and `paired_splits`, where blocks share tiles.
 #[macro_export]
 macro_rules! thresholds_suite {
-    (apart: $apart:path, many_sms: $many_sms:path, grouped: $grouped:path, grouped_apart: $grouped_apart:path, wide: $wide:path, wide_splits: $wide_splits:path) => {
+    (apart: $apart:path, many_sms: $many_sms:path, grouped: $grouped:path, grouped_apart: $grouped_apart:path, wide: $wide:path, wide_splits: $wide_splits:path, paired: $paired:path, paired_splits: $paired_splits:path) => {
         mod thresholds {
             use ferroflash::Algorithm::{Flash2, Flash3};
 
@@ -70,6 +70,16 @@ macro_rules! thresholds_suite {
                 $crate::set!(columns, $wide, Flash3, Strata, Plain thresholds::wide_columns);
                 $crate::set!(columns_lengths, $wide, Flash3, Sixth, Plain thresholds::wide_columns_lengths);
                 $crate::set!(columns_head_splits, $wide_splits, Flash3, Strata, Plain thresholds::wide_columns_head_splits);
+            }
+
+            mod paired {
+                use super::*;
+                use $crate::cases::thresholds;
+
+                $crate::set!(masks, $paired, Flash3, Strata, Plain thresholds::paired);
+                $crate::set!(clusters, $paired_splits, Flash3, Strata, Plain thresholds::paired);
+                $crate::set!(lengths, $paired, Flash3, Sixth, Plain thresholds::wide_columns_lengths);
+                $crate::set!(head_splits, $paired_splits, Flash3, Strata, Plain thresholds::wide_columns_head_splits);
             }
         }
     };

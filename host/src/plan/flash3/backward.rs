@@ -42,8 +42,8 @@ pub fn launches(
     let tiles = Tiles::of(head_dim, main.head_dim_v.unwrap_or(head_dim), main.tiles);
     let maps = [
         boxes(tile_config.block_q, 1),
-        boxes(tile_config.block_k, 1),
-        boxes(tile_config.block_k, 1),
+        boxes(tiles.keys_of_block(), 1),
+        boxes(tiles.keys_of_block(), 1),
         boxes(tile_config.block_q, 1),
         boxes(tiles.rows_out(), 1),
         boxes(tiles.rows_out(), 1),

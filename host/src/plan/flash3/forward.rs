@@ -37,7 +37,7 @@ pub fn launches(
             TileShape::Compact | TileShape::Grouped => {
                 short::pack_gqa_log2(&typical, tile_config.block_q.into())
             }
-            TileShape::Default | TileShape::Wide | TileShape::OneLevel => 0,
+            TileShape::Default | TileShape::Wide | TileShape::OneLevel | TileShape::Paired => 0,
         };
         let tile_rows = tile_config.block_q >> pack_gqa_log2;
         let pages = lengths::pages(checked, tile_config.block_k);

@@ -35,7 +35,7 @@ pub unsafe fn preprocess<E: Products, T: Blocks>(p: &BackwardParams) {
         if block_idx == 0 && thread == 0 {
             global::st_global_x2(p.tile_counters, [0; 2]);
         }
-        clear_head_splits(p, block_idx * THREADS + thread);
+        clear_head_splits::<T>(p, block_idx * THREADS + thread);
         let head = divide(block_idx, q_blocks);
         let block = block_idx - head * q_blocks;
         let tile = if spec::lengths() {
@@ -49,8 +49,10 @@ pub unsafe fn preprocess<E: Products, T: Blocks>(p: &BackwardParams) {
             }
             ListedTile::default()
         };
-        if thread == 0 {
-            global::st_global_u32(p.dq_semaphore + u64::from(block_idx) * 4, 0);
+        let semaphores = const { T::CONFIG.cluster };
+        if thread < semaphores {
+            let idx = u64::from(block_idx * semaphores + thread);
+            global::st_global_u32(p.dq_semaphore + idx * 4, 0);
         }
         if p.schedule.order == FASTEST {
             clear_accumulator::<T>(p, block_idx, thread);
@@ -180,12 +182,13 @@ unsafe fn d_lse(p: &BackwardParams, rows: &Rows, row: u32) -> f32 {
 
 /// Zeroes the semaphores of dV and dK, where there are several head splits. Blocks may be fewer than tiles.
 #[inline(always)]
-unsafe fn clear_head_splits(p: &BackwardParams, mut i: u32) {
+unsafe fn clear_head_splits<T: Blocks>(p: &BackwardParams, mut i: u32) {
     if p.n_head_splits <= 1 {
         return;
     }
     let tiles = divide(p.schedule.heads, p.n_head_splits) * p.schedule.tiles;
-    while i < tiles * config::TMA_BACKWARD_SUM_WARPS {
+    let of_tile = const { T::CONFIG.cluster * config::TMA_BACKWARD_SUM_WARPS };
+    while i < tiles * of_tile {
         // SAFETY: the workspace has so many semaphores for every tile.
         unsafe { global::st_global_u32(p.dkv_semaphore + u64::from(i) * 4, 0) };
         i += special::grid_dim_x() * THREADS;

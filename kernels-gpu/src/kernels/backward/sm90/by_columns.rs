@@ -40,13 +40,15 @@ use crate::tile::warpgroup::{self, BoxedTile, Pending, WarpgroupTile, begin_gemm
 const PARTS: u32 = 2;
 
 /// The state from step to step.
-struct Kept<T: Tiles> {
-    d_k: [T::KeyGradient; PARTS as usize],
-    d_v: [T::ValueGradient; PARTS as usize],
+pub(super) struct Kept<T: Tiles> {
+    pub(super) d_k: [T::KeyGradient; PARTS as usize],
+    pub(super) d_v: [T::ValueGradient; PARTS as usize],
     /// S of the step that comes next.
-    s: T::Scores,
+    pub(super) s: T::Scores,
     /// dP of that step, under way.
-    d_p: T::Scores,
+    pub(super) d_p: T::Scores,
+    /// In a cluster: dQ of the step before, under way.
+    pub(super) d_q: T::QueryGradient,
 }
 
 /// The whole of a consumer's work.
@@ -78,6 +80,7 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(c: &Consumer) {
                 d_v: [T::ValueGradient::undefined(), T::ValueGradient::undefined()],
                 s: T::Scores::undefined(),
                 d_p: T::Scores::undefined(),
+                d_q: T::QueryGradient::undefined(),
             };
             layout.k_ring.await_full(Ring::at(1, n));
             c.record_begin::<T>(work);
@@ -89,12 +92,20 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(c: &Consumer) {
             let mut accumulate = 0;
             let mut left = work.steps;
             while left > 1 {
-                c.columns_step::<E, T, LATER>(i, keys, accumulate, &mut kept);
+                if T::SCHEDULE.cluster > 1 {
+                    c.cluster_step::<E, T, LATER>(i, keys, accumulate, &mut kept);
+                } else {
+                    c.columns_step::<E, T, LATER>(i, keys, accumulate, &mut kept);
+                }
                 accumulate = 1;
                 i += 1;
                 left -= 1;
             }
-            c.columns_step::<E, T, LAST>(i, keys, accumulate, &mut kept);
+            if T::SCHEDULE.cluster > 1 {
+                c.cluster_step::<E, T, LAST>(i, keys, accumulate, &mut kept);
+            } else {
+                c.columns_step::<E, T, LAST>(i, keys, accumulate, &mut kept);
+            }
             i += 1;
             c.end_columns_of_tile::<E, T>(n, i, &mut kept);
             n += 1;
@@ -103,9 +114,9 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(c: &Consumer) {
 }
 
 /// A step that another one follows, whose S it begins.
-const LATER: u32 = 0;
+pub(super) const LATER: u32 = 0;
 /// A tile's last step.
-const LAST: u32 = 1;
+pub(super) const LAST: u32 = 1;
 
 impl Consumer<'_> {
     /// The first of this consumer's keys of a tile.
@@ -116,7 +127,7 @@ impl Consumer<'_> {
 
     /// Begins S = Q Kᵀ of step `i`, of this consumer's keys.
     #[inline(always)]
-    unsafe fn begin_own_scores<E: Element, T: Tiles>(&self, i: u32, s: &mut T::Scores) {
+    pub(super) unsafe fn begin_own_scores<E: Element, T: Tiles>(&self, i: u32, s: &mut T::Scores) {
         let at = Ring::at(STAGES, i);
         let (q, k) = (self.layout.q::<T>(at.stage), self.layout.k::<T>());
         let k = k.from_row(self.first_own_key::<T>());
@@ -130,7 +141,7 @@ impl Consumer<'_> {
 
     /// Begins dP = dO Vᵀ of step `i`, of this consumer's keys.
     #[inline(always)]
-    unsafe fn begin_own_gradients<E: Element, T: Tiles>(&self, i: u32, d_p: &mut T::Scores) {
+    pub(super) unsafe fn begin_own_gradients<E: Element, T: Tiles>(&self, i: u32, d_p: &mut T::Scores) {
         let at = Ring::at(T::SCHEDULE.d_o_stages, i);
         let (d_o, v) = (self.layout.d_o::<T>(at.stage), self.layout.v::<T>());
         let v = v.from_row(self.first_own_key::<T>());
@@ -156,7 +167,7 @@ impl Consumer<'_> {
         let (d_o, q) = (layout.d_o::<T>(of_d_o.stage), layout.q::<T>(at.stage));
         let p_tile = layout.p::<T>(at.stage);
         let d_s_tile = layout.d_s::<T>(at.stage);
-        let Kept { d_k, d_v, s, d_p } = kept;
+        let Kept { d_k, d_v, s, d_p, .. } = kept;
         // SAFETY: as `consume`.
         unsafe {
             self.mask_rows::<T>(at, keys, s);
@@ -209,7 +220,7 @@ impl Consumer<'_> {
 
     /// Begins Cᵀ += Aᵀ B of this consumer's columns of A: a product for each part of 64 columns. `b` has its columns down.
     #[inline(always)]
-    unsafe fn begin_transposed<'b, E: Element, T: Tiles, G: WarpgroupTile>(
+    pub(super) unsafe fn begin_transposed<'b, E: Element, T: Tiles, G: WarpgroupTile>(
         &self,
         c: &'b mut [G; PARTS as usize],
         a: BoxedTile,
@@ -230,7 +241,7 @@ impl Consumer<'_> {
 
     /// S ← −∞ where the mask hides one of the consumer's keys, if it hides one from any of the block's queries.
     #[inline(always)]
-    unsafe fn mask_rows<T: Tiles>(&self, at: Ring, keys: Keys, s: &mut T::Scores) {
+    pub(super) unsafe fn mask_rows<T: Tiles>(&self, at: Ring, keys: Keys, s: &mut T::Scores) {
         // SAFETY: Q's stage is full, and the numbers of its first row and of the tile's first key with it.
         unsafe {
             let first_query = self.layout.read_first_query(at.stage);
@@ -254,7 +265,7 @@ impl Consumer<'_> {
 
     /// P = exp2(scale_log2 · S − L), in place of S.
     #[inline(always)]
-    unsafe fn probabilities_of_rows<T: Tiles>(&self, at: Ring, s: &mut T::Scores) {
+    pub(super) unsafe fn probabilities_of_rows<T: Tiles>(&self, at: Ring, s: &mut T::Scores) {
         // SAFETY: Q's stage is full, and L with it.
         let lse = unsafe { of_rows(self.layout.lse::<T>(at.stage)) };
         for n in 0..T::Scores::N {
@@ -266,7 +277,7 @@ impl Consumer<'_> {
 
     /// dS = P ∘ (dP − Δ), in place of dP.
     #[inline(always)]
-    unsafe fn score_gradients_of_rows<T: Tiles>(
+    pub(super) unsafe fn score_gradients_of_rows<T: Tiles>(
         &self,
         at: Ring,
         p: &T::Scores,
@@ -284,7 +295,7 @@ impl Consumer<'_> {
 
     /// P or dS of this consumer's keys, transposed, to where the products of both consumers find it.
     #[inline(always)]
-    unsafe fn leave_columns<T: Tiles>(
+    pub(super) unsafe fn leave_columns<T: Tiles>(
         &self,
         ring: Barriers,
         at: Ring,

@@ -1,7 +1,7 @@
 //! The common part of both kinds of consumers: masks, exponentials, dS, and sending off gradients.
 
 use super::Tiles;
-use super::layout::{Layout, SLOT, own_keys};
+use super::layout::{Layout, SLOT, first_key, own_keys};
 use super::producer::map_of_sequence;
 use super::scheduler::{Work, WorkTile, kv_head};
 use crate::attention::batch_and_head;
@@ -145,7 +145,7 @@ impl Consumer<'_> {
     /// The [`own_keys`] of the tile from its key `first` on; the tile is the `n`-th work.
     #[inline(always)]
     pub(super) unsafe fn keys<T: Tiles>(&self, n: u32, work: WorkTile, first: u32) -> Keys {
-        let mut first = work.tile.k_block * T::CONFIG.block_k + first;
+        let mut first = first_key::<T>(work.tile) + first;
         let mut prefix = self.p.window.prefix;
         if spec::lengths() {
             // SAFETY: the slot is full.
@@ -419,7 +419,7 @@ impl Consumer<'_> {
         };
         let (batch_idx, head_idx) = batch_and_head(work.tile.head, self.p.shape.heads_k);
         let head_idx = kv_head(self.p, head_idx);
-        let first = work.tile.k_block * T::CONFIG.block_k + first;
+        let first = first_key::<T>(work.tile) + first;
         // SAFETY: as `consume`; one thread sends, and waits until what it sent through this place before has left.
         unsafe {
             if T::SCHEDULE.outs == 2 {

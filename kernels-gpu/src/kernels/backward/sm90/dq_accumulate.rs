@@ -6,7 +6,7 @@
 
 use super::Tiles;
 use super::consumer::{Consumer, THREADS};
-use super::layout::{CONSUMERS, DqSlot, Layout};
+use super::layout::{CONSUMERS, DqSlot, Layout, rank};
 use super::scheduler::{Steps, WorkTile, query_heads};
 use crate::attention::batch_and_head;
 use crate::attention::block_order::{self, BlockOrder};
@@ -34,6 +34,13 @@ pub(super) const fn piece_bytes<T: Tiles>() -> u32 {
 fn block_address<T: Tiles>(p: &BackwardParams, block: u32) -> u64 {
     let block_bytes = const { T::CONFIG.block_q * T::ACCUM_COLUMNS * 4 };
     p.d_q_accum + u64::from(block) * u64::from(block_bytes)
+}
+
+/// The address of the semaphore of a block of the accumulator: in a cluster each block has one, for its columns.
+#[inline(always)]
+pub(super) fn semaphore_address<T: Tiles>(p: &BackwardParams, block: u32, rank: u32) -> u64 {
+    let each = const { T::CONFIG.cluster as u64 };
+    p.dq_semaphore + (u64::from(block) * each + u64::from(rank)) * 4
 }
 
 /// The address of a row of the accumulator, the first one of a piece.
@@ -159,7 +166,7 @@ impl Consumer<'_> {
         d_q: &'b mut T::QueryGradient,
     ) -> Pending<'b, T::QueryGradient> {
         let (d_s, k) = (self.layout.d_s::<T>(at.stage), self.layout.k::<T>());
-        let keys = const { T::CONFIG.block_k / 16 };
+        let keys = const { T::SCHEDULE.keys_of_block() / 16 };
         // SAFETY: as `consume`; both consumers have written their dS.
         // dQ = dS K
         unsafe { begin_gemm_ss::<E, _>(d_q, d_s.t(), k.from_part(piece), keys, 0) }
@@ -203,7 +210,7 @@ impl Consumer<'_> {
     ) -> Pending<'b, T::QueryGradient> {
         let at = Ring::at(STAGES, i);
         let (d_s, k) = (self.layout.d_s::<T>(at.stage), self.layout.k::<T>());
-        let keys = const { T::CONFIG.block_k / 16 };
+        let keys = const { T::SCHEDULE.keys_of_block() / 16 };
         // SAFETY: as `consume`; both consumers have written their dS.
         unsafe {
             self.layout.d_s_ring.await_full(at);
@@ -236,7 +243,7 @@ impl Consumer<'_> {
             let (d_s, k) = (self.layout.d_s::<T>(i % STAGES), self.layout.k::<T>());
             let k = k.from_half_of_part(2, self.idx::<T>());
             let mut half = T::QueryGradientOfHalf::undefined();
-            let keys = const { T::CONFIG.block_k / 16 };
+            let keys = const { T::SCHEDULE.keys_of_block() / 16 };
             // dQ = dS K
             let begun_half = begin_gemm_ss::<E, _>(&mut half, d_s.t(), k, keys, 0);
             begun.wait::<1>();
@@ -353,7 +360,7 @@ unsafe fn serve_tile<T: Tiles>(
             let at = Ring::at(STAGES, *step);
             if at.stage == mine {
                 let block = first_block + steps.head() * q_blocks + steps.block();
-                let semaphore = p.dq_semaphore + u64::from(block) * 4;
+                let semaphore = semaphore_address::<T>(p, block, rank::<T>());
                 let ordered = p.schedule.order != FASTEST;
                 let rank = if ordered {
                     steps.rank(config.block_q, config.block_k)
@@ -423,6 +430,7 @@ mod tests {
         check::<tiles!(256, 256, Default)>();
         check::<tiles!(128, 128, Wide)>();
         check::<tiles!(256, 256, Wide)>();
+        check::<tiles!(256, 256, Paired)>();
         check::<tiles!(192, 128, Default)>();
     }
 }

@@ -3,7 +3,7 @@
 use super::Tiles;
 use super::consumer::{Consumer, THREADS};
 use super::dq_accumulate::FRAGMENT_BYTES;
-use super::layout::CONSUMERS;
+use super::layout::{CONSUMERS, first_key, rank};
 use super::scheduler::{WorkTile, kv_head};
 use crate::attention::batch_and_head;
 use crate::config::{Division, TMA_BACKWARD_STAGES as STAGES, TMA_BACKWARD_SUM_WARPS as SUM_WARPS};
@@ -27,7 +27,7 @@ impl Consumer<'_> {
         gradient: &G,
         scale: f32,
     ) {
-        let (p, config) = (self.p, T::CONFIG);
+        let p = self.p;
         let (tensor, columns) = match sum {
             Sum::Values => (&p.d_v, p.shape.head_dim_v),
             Sum::Keys => (&p.d_k, p.shape.head_dim),
@@ -42,7 +42,7 @@ impl Consumer<'_> {
                 .rows_k::<E>(tensor, head_idx);
             let target = rows.with_chunks(columns / 8);
             let row = special::thread_idx_x() / 32 % 4 * 16;
-            let first = tile.k_block * config.block_k + first + row;
+            let first = first_key::<T>(tile) + first + row;
             let mut gradient = *gradient;
             gradient.for_each(|_, _, x| *x *= scale);
             warpgroup::store_rows::<E, _>(target, first, &gradient);
@@ -92,11 +92,13 @@ impl Consumer<'_> {
             Division::Keys | Division::Columns => sum as u32 * CONSUMERS + (thread / THREADS - 1),
         };
         let (kv_head, split) = batch_and_head(work.tile.head, p.n_head_splits);
+        // Of each block that shares the tile.
         let tile = kv_head * p.schedule.tiles + work.tile.k_block;
+        let tile = tile * T::SCHEDULE.cluster + rank::<T>();
         let warp = piece * (THREADS / LANES) + thread % THREADS / LANES;
         let semaphore = p.dkv_semaphore + u64::from(tile * SUM_WARPS + warp) * 4;
         let piece_bytes = const { (PARTS * T::KeyGradient::N) as u32 * FRAGMENT_BYTES };
-        let tile_bytes = const { 2 * T::CONFIG.block_k * T::HEAD_DIM * 4 };
+        let tile_bytes = const { 2 * T::SCHEDULE.keys_of_block() * T::HEAD_DIM * 4 };
         let own = u64::from(piece * piece_bytes + thread % THREADS * 16);
         let sums = p.dkv_accum + u64::from(tile) * u64::from(tile_bytes) + own;
         let fragment =

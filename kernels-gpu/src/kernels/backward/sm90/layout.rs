@@ -4,9 +4,11 @@ use super::Tiles;
 use super::dq_accumulate::piece_bytes;
 use super::scheduler::Work;
 use crate::attention::lengths::ListedTile;
+use crate::attention::schedule::BackwardTile;
 use crate::config::{Division, TMA_BACKWARD_STAGES as STAGES};
 use crate::kernels::varlen::{read_listed_shared, write_listed_shared};
-use crate::ptx::{shared, shuffle, special};
+use crate::params::BOX_COLUMNS;
+use crate::ptx::{cluster, mbarrier, shared, shuffle, special};
 use crate::tile::ring::Barriers;
 use crate::tile::warpgroup::{BoxedTile, WARPGROUP_ROWS};
 
@@ -32,8 +34,34 @@ pub(super) const fn converted_rows<T: Tiles>() -> u32 {
 pub(super) const fn own_keys<T: Tiles>() -> u32 {
     match T::SCHEDULE.division {
         Division::Keys | Division::Products => WARPGROUP_ROWS,
-        Division::Columns => T::CONFIG.block_k / CONSUMERS,
+        Division::Columns => T::SCHEDULE.keys_of_block() / CONSUMERS,
     }
+}
+
+/// This block's rank among those that share a tile.
+#[inline(always)]
+pub(super) fn rank<T: Tiles>() -> u32 {
+    if const { T::SCHEDULE.cluster == 1 } {
+        0
+    } else {
+        cluster::cluster_ctarank()
+    }
+}
+
+/// The first key that this block has of a tile.
+#[inline(always)]
+pub(super) fn first_key<T: Tiles>(tile: BackwardTile) -> u32 {
+    tile.k_block * T::CONFIG.block_k + rank::<T>() * const { T::SCHEDULE.keys_of_block() }
+}
+
+/// The place in the peer's shared memory that lies as this one does in this block's.
+///
+/// # Safety
+/// The block is one of a cluster of two; the address is in its shared memory.
+#[inline(always)]
+pub(super) unsafe fn of_peer(address: u32) -> u32 {
+    // SAFETY: the caller's contract.
+    unsafe { cluster::mapa(address, 1 - cluster::cluster_ctarank()) }
 }
 
 /// A step's block of dQ, as a semaphore warp tells the consumers of it.
@@ -57,6 +85,11 @@ pub(super) struct Layout {
     out: u32,
     /// Where consumers share the keys: their pieces of dQ on their way to memory.
     pieces: u32,
+    /// In a cluster: the peer's dS, and K of its keys, of this block's columns of dQ.
+    d_s_peer: u32,
+    k_peer: u32,
+    /// In a cluster, in the second block: the number of the tile that the first has claimed for both.
+    pub(super) claim: u32,
     lse: u32,
     delta: u32,
     pub(super) steps: u32,
@@ -67,8 +100,12 @@ pub(super) struct Layout {
     pub(super) q_ring: Barriers,
     /// Stages of dO; emptied by the consumers' warps.
     pub(super) d_o_ring: Barriers,
-    /// Stages of dSᵀ; filled and emptied by the consumers' warps.
+    /// Stages of dSᵀ; filled and emptied by the consumers' warps. In a cluster the peer's consumers empty them, too: they read the copy.
     pub(super) d_s_ring: Barriers,
+    /// Barriers of the stages of the peer's dS, which say that they are full: [`Layout::d_s_peer_full`].
+    d_s_peer_full: u32,
+    /// In a cluster: the claim, filled in the second block, emptied in the first.
+    pub(super) claim_ring: Barriers,
     /// Stages of Pᵀ, where one consumer hands it to the other; or where each has some of its keys: filled and emptied by the consumers' warps.
     pub(super) p_ring: Barriers,
     /// Slots for work; emptied by all threads of the consumers, and the semaphore warps.
@@ -89,11 +126,12 @@ impl Layout {
     #[inline(always)]
     pub(super) fn new<T: Tiles>() -> Self {
         let config = T::CONFIG;
-        let keys = BoxedTile::n_bytes(config.block_k, 2 * T::HEAD_DIM);
+        let of_block = const { T::SCHEDULE.keys_of_block() };
+        let keys = BoxedTile::n_bytes(of_block, 2 * T::HEAD_DIM);
         let queries = BoxedTile::n_bytes(config.block_q, 2 * T::HEAD_DIM);
         let k = special::shared_base();
         let v = k + keys;
-        let q = v + BoxedTile::n_bytes(config.block_k, 2 * T::VALUE_DIM);
+        let q = v + BoxedTile::n_bytes(of_block, 2 * T::VALUE_DIM);
         let d_o = q + STAGES * queries;
         let d_s =
             d_o + T::SCHEDULE.d_o_stages * BoxedTile::n_bytes(config.block_q, 2 * T::VALUE_DIM);
@@ -105,12 +143,14 @@ impl Layout {
         } else {
             (behind_d_s, behind_d_s + T::SCHEDULE.outs * keys)
         };
-        let lse = pieces
+        let d_s_peer = pieces
             + if T::SCHEDULE.divides_keys() {
                 CONSUMERS * piece_bytes::<T>()
             } else {
                 0
             };
+        let k_peer = d_s_peer + peers::<T>() * STAGES * d_s_bytes::<T>();
+        let lse = k_peer + peers::<T>() * k_peer_bytes::<T>();
         let delta = lse + STAGES * config.block_q * 4;
         let steps = delta + STAGES * config.block_q * 4;
         let work_slots = steps + STAGES * SLOT;
@@ -126,6 +166,9 @@ impl Layout {
         let behind_pieces = Barriers::new(piece_rings.end(), STAGES).end();
         let k_ring = Barriers::new(behind_pieces, 1);
         let v_ring = Barriers::new(k_ring.end(), 1);
+        let claim = v_ring.end();
+        let d_s_peer_full = claim + SLOT;
+        let claim_ring = Barriers::new(d_s_peer_full + STAGES * 8, 1);
         Layout {
             k,
             v,
@@ -134,6 +177,9 @@ impl Layout {
             d_s,
             out,
             pieces,
+            d_s_peer,
+            k_peer,
+            claim,
             lse,
             delta,
             steps,
@@ -143,6 +189,8 @@ impl Layout {
             q_ring,
             d_o_ring,
             d_s_ring,
+            d_s_peer_full,
+            claim_ring,
             p_ring,
             work_ring,
             dq_slot_ring,
@@ -171,15 +219,22 @@ impl Layout {
         unsafe {
             self.q_ring.make(1, ALL_THREADS);
             self.d_o_ring.make(1, WARPS);
-            self.d_s_ring.make(makers, WARPS);
+            self.d_s_ring.make(makers, T::SCHEDULE.cluster * WARPS);
             self.p_ring.make(of_p, of_p);
-            self.work_ring.make(1, ALL_THREADS + STAGES);
+            // In a cluster the warp that sends dS reads them, too.
+            self.work_ring.make(1, ALL_THREADS + STAGES + peers::<T>());
             self.dq_slot_ring.make(1, ALL_THREADS);
             for consumer in 0..CONSUMERS {
                 self.piece_ring(consumer).make(WARPS / CONSUMERS, 1);
             }
             self.k_ring.make(1, WARPS);
             self.v_ring.make(1, makers);
+            if const { peers::<T>() > 0 } {
+                for stage in 0..STAGES {
+                    mbarrier::mbarrier_init(self.d_s_peer_full(stage), 1);
+                }
+                self.claim_ring.make(1, 1);
+            }
         }
     }
 
@@ -188,8 +243,32 @@ impl Layout {
     pub(super) const fn k<T: Tiles>(self) -> BoxedTile {
         BoxedTile {
             base: self.k,
-            rows: T::CONFIG.block_k,
+            rows: T::SCHEDULE.keys_of_block(),
         }
+    }
+
+    /// K of the peer's keys: this block's columns of dQ.
+    #[inline(always)]
+    pub(super) const fn k_peer<T: Tiles>(self) -> BoxedTile {
+        BoxedTile {
+            base: self.k_peer,
+            rows: T::SCHEDULE.keys_of_block(),
+        }
+    }
+
+    /// A stage of the peer's dS, as [`Layout::d_s`].
+    #[inline(always)]
+    pub(super) const fn d_s_peer<T: Tiles>(self, stage: u32) -> BoxedTile {
+        BoxedTile {
+            base: self.d_s_peer + stage * d_s_bytes::<T>(),
+            rows: T::SCHEDULE.keys_of_block(),
+        }
+    }
+
+    /// The barrier that says that a stage of the peer's dS is full.
+    #[inline(always)]
+    pub(super) const fn d_s_peer_full(self, stage: u32) -> u32 {
+        self.d_s_peer_full + stage * 8
     }
 
     /// V of the tile.
@@ -197,7 +276,7 @@ impl Layout {
     pub(super) const fn v<T: Tiles>(self) -> BoxedTile {
         BoxedTile {
             base: self.v,
-            rows: T::CONFIG.block_k,
+            rows: T::SCHEDULE.keys_of_block(),
         }
     }
 
@@ -222,7 +301,7 @@ impl Layout {
             rows: if T::SCHEDULE.queries_down {
                 config.block_q
             } else {
-                config.block_k
+                T::SCHEDULE.keys_of_block()
             },
         }
     }
@@ -263,7 +342,7 @@ impl Layout {
     pub(super) const fn p<T: Tiles>(self, stage: u32) -> BoxedTile {
         BoxedTile {
             base: self.out + stage * d_s_bytes::<T>(),
-            rows: T::CONFIG.block_k,
+            rows: T::SCHEDULE.keys_of_block(),
         }
     }
 
@@ -417,8 +496,24 @@ impl Layout {
 }
 
 /// Bytes of a stage of dS.
-const fn d_s_bytes<T: Tiles>() -> u32 {
-    T::CONFIG.block_q * T::CONFIG.block_k * 2
+pub(super) const fn d_s_bytes<T: Tiles>() -> u32 {
+    T::CONFIG.block_q * T::SCHEDULE.keys_of_block() * 2
+}
+
+/// How many other blocks share a tile with this one.
+const fn peers<T: Tiles>() -> u32 {
+    T::SCHEDULE.cluster - 1
+}
+
+/// Columns of dQ that a block of a cluster has, in parts of 64.
+pub(super) const fn parts_of_block<T: Tiles>() -> u32 {
+    T::HEAD_DIM / BOX_COLUMNS / T::SCHEDULE.cluster
+}
+
+/// Bytes of K of the peer's keys.
+pub(super) const fn k_peer_bytes<T: Tiles>() -> u32 {
+    let columns = parts_of_block::<T>() * BOX_COLUMNS;
+    BoxedTile::n_bytes(T::SCHEDULE.keys_of_block(), 2 * columns)
 }
 
 #[inline(always)]

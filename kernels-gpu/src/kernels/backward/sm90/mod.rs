@@ -8,7 +8,8 @@
 //!   (`by_keys.rs`), else one keeps dV and the other dK (`by_product.rs`), or each half of their columns (`by_columns.rs`); they share dQ
 //!   (`dq_accumulate.rs`);
 //! - two semaphore warps, a thread each for even and odd steps, poll the dQ semaphore until the tile may add to a block of dQ, and
-//!   then send the consumers' part of dQ, or let them add (`dq_accumulate.rs`).
+//!   then send the consumers' part of dQ, or let them add (`dq_accumulate.rs`);
+//! - in a cluster, where two blocks share a tile, one warp sends dS to the other block (`by_cluster.rs`).
 //!
 //! When a block has no tiles left, it converts finished rows of dQ to the output type (`postprocess.rs`).
 //!
@@ -24,11 +25,13 @@
 //! | `producer` | K, V, Q and dO to shared memory |
 //! | `consumer` | the common part of both kinds of consumers: masks, scores, dropout, dS |
 //! | `by_keys`, `by_product`, `by_columns` | their loops: consumers that share the keys, the products, or the columns |
+//! | `by_cluster` | a step of two blocks that share a tile, whose consumers share the columns |
 //! | `dq_accumulate` | dQ to its accumulator in global memory, in the order of the semaphore |
 //! | `epilogue` | dK and dV to memory; their sums over head splits |
 //! | `postprocess` | dQ from its accumulator to the output type |
 //! | `layout` | shared memory, and its barriers |
 
+mod by_cluster;
 mod by_columns;
 mod by_keys;
 mod by_product;
@@ -152,7 +155,10 @@ pub(crate) const fn fragments(head_dim: u32, value_dim: u32, shape: TileShape) -
     };
     let (across, of_keys, of_values) = match schedule.division {
         Division::Keys | Division::Products => (schedule.block_q, head_dim, value_dim),
-        Division::Columns => (schedule.block_k / 2, schedule.block_k, schedule.block_k),
+        Division::Columns => {
+            let keys = schedule.keys_of_block();
+            (keys / 2, keys, keys)
+        }
     };
     [
         n8(across),
@@ -209,7 +215,11 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &TmaBackwardParams, maps: u64) {
             layout.make_barriers::<T>();
             mbarrier::fence_mbarrier_init();
         }
-        barrier::barrier_sync_all();
+        if T::SCHEDULE.cluster == 1 {
+            barrier::barrier_sync_all();
+        } else {
+            by_cluster::meet();
+        }
         // Broadcast lane 0's value so that ptxas treats the branches as warp-uniform.
         let warpgroup = shuffle::shuffle_idx_u32(thread / 128, 0);
         if warpgroup == 0 {
@@ -220,6 +230,8 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &TmaBackwardParams, maps: u64) {
                     producer::produce::<T>(&p.pass, maps, layout);
                 } else if warp <= config::TMA_BACKWARD_STAGES {
                     dq_accumulate::serve::<T>(&p.pass, layout, warp - 1);
+                } else if T::SCHEDULE.cluster > 1 {
+                    by_cluster::send_d_s::<T>(layout);
                 }
             }
         } else {
@@ -242,6 +254,10 @@ pub unsafe fn backward<E: Element, T: Tiles>(p: &TmaBackwardParams, maps: u64) {
                 Division::Products if c.idx == 0 => by_product::consume_values::<E, T>(&c),
                 Division::Products => by_product::consume_keys::<E, T>(&c),
             }
+        }
+        if T::SCHEDULE.cluster > 1 {
+            // The shared memory of a block stays until the other neither sends to it nor arrives there any more.
+            by_cluster::meet();
         }
     }
 }

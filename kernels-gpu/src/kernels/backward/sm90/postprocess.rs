@@ -6,7 +6,7 @@
 
 use super::Tiles;
 use super::consumer::{Consumer, THREADS};
-use super::dq_accumulate::{FRAGMENT_BYTES, piece_bytes, row_address};
+use super::dq_accumulate::{FRAGMENT_BYTES, piece_bytes, row_address, semaphore_address};
 use super::layout::{Layout, converted_rows};
 use super::producer::announce;
 use super::scheduler::{DqRows, Work};
@@ -90,9 +90,11 @@ unsafe fn await_sum<T: Tiles>(p: &BackwardParams, band: Band, rows: DqRows, q_bl
                 band.kv_blocks(queries, config.block_k).n()
             };
             let block = rows.head * q_blocks + q_blocks_before + divide(first, config.block_q);
-            let semaphore = p.dq_semaphore + u64::from(block) * 4;
-            // SAFETY: the workspace has a semaphore for every block.
-            while unsafe { atomic::ld_acquire_u32(semaphore) } != tiles {}
+            for rank in 0..const { T::CONFIG.cluster } {
+                let semaphore = semaphore_address::<T>(p, block, rank);
+                // SAFETY: the workspace has the semaphores of every block.
+                while unsafe { atomic::ld_acquire_u32(semaphore) } != tiles {}
+            }
         }
         first += config.block_q;
     }

@@ -1,6 +1,6 @@
 //! The producer: claims tiles of keys, loads K and V, and keeps the rings of Q and dO full; then claims rows of dQ to convert.
 
-use super::layout::Layout;
+use super::layout::{Layout, first_key, k_peer_bytes, of_peer, parts_of_block, rank};
 use super::scheduler::{Steps, Work, WorkTile, kv_head, query_heads};
 use super::{Tiles, postprocess};
 use crate::attention::batch_and_head;
@@ -12,7 +12,7 @@ use crate::kernels::backward::schedule_of;
 use crate::kernels::varlen::{self, END};
 use crate::kernels::{band, bounds, tile_work};
 use crate::params::{BACKWARD_MAPS, BOX_COLUMNS, BackwardMap, BackwardParams, ORDERED, SHIFTED};
-use crate::ptx::{atomic, mbarrier, spec, special, tma};
+use crate::ptx::{atomic, cluster, mbarrier, shared, spec, special, tma};
 use crate::tile::global::row_of_head;
 use crate::tile::ring::Ring;
 use crate::tile::warpgroup::BoxedTile;
@@ -42,7 +42,7 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
         step: 0,
     };
     let shifted = block_order::shifted_blocks(&p.schedule);
-    let mut n = 0;
+    let (mut n, mut claims) = (0, 0);
     // SAFETY: stages and slots are filled when they are empty; each tile is claimed once.
     unsafe {
         loop {
@@ -53,13 +53,15 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
                 (schedule.order, schedule.stride) = (ORDERED, 1);
             }
             let tiles = schedule.tiles * schedule.heads;
+            let among = special::block_idx_x() / const { T::SCHEDULE.cluster };
             let claimed = if schedule.order != SHIFTED {
-                atomic::atom_add_u32(p.tile_counters, 1)
-            } else if special::block_idx_x() < shifted {
-                special::block_idx_x() + n * shifted
+                claim::<T>(p, layout, claims)
+            } else if among < shifted {
+                among + n * shifted
             } else {
                 tiles
             };
+            claims += 1;
             if claimed >= tiles {
                 break;
             }
@@ -111,6 +113,35 @@ pub(super) unsafe fn produce<T: Tiles>(p: &BackwardParams, maps: u64, layout: La
         }
         n = postprocess::hand_out::<T>(p, layout, n);
         announce(layout, n, Work::END, ListedTile::default());
+    }
+}
+
+/// The number of the next tile. In a cluster the first block claims it, and tells the other; `nth` counts what they claim.
+///
+/// # Safety
+/// The producer of each block of the cluster does it.
+#[inline(always)]
+unsafe fn claim<T: Tiles>(p: &BackwardParams, layout: Layout, nth: u32) -> u32 {
+    let (at, ring) = (Ring::at(1, nth), layout.claim_ring);
+    // SAFETY: the slot is empty when it is written, full when it is read.
+    unsafe {
+        if rank::<T>() > 0 {
+            mbarrier::mbarrier_arrive_expect_tx(ring.full(0), 8);
+            mbarrier::mbarrier_wait_cluster(ring.full(0), at.parity);
+            let claimed = shared::ld_shared_u32(layout.claim);
+            mbarrier::mbarrier_arrive_reuse_if(of_peer(ring.empty(0)), 1);
+            return claimed;
+        }
+        let claimed = atomic::atom_add_u32(p.tile_counters, 1);
+        if T::SCHEDULE.cluster > 1 {
+            ring.await_empty(at);
+            cluster::st_async_x2(
+                of_peer(layout.claim),
+                [claimed, 0],
+                of_peer(ring.full(0)),
+            );
+        }
+        claimed
     }
 }
 
@@ -215,9 +246,9 @@ impl Producer<'_> {
         }
     }
 
-    /// K or V of the `n`-th tile, of this many columns.
+    /// K or V of the `n`-th tile, of this many columns; with K in a cluster, that of the peer's keys.
     #[inline(always)]
-    unsafe fn load_once(
+    unsafe fn load_once<T: Tiles>(
         &self,
         map: BackwardMap,
         tile: BoxedTile,
@@ -233,8 +264,21 @@ impl Producer<'_> {
         unsafe {
             ring.await_empty(Ring::at(1, n));
             let full = ring.full(0);
-            mbarrier::mbarrier_arrive_expect_tx(full, BoxedTile::n_bytes(tile.rows, 2 * columns));
+            let with_peer = T::SCHEDULE.cluster > 1 && matches!(map, BackwardMap::K);
+            let of_peer = if with_peer { k_peer_bytes::<T>() } else { 0 };
+            let n_bytes = BoxedTile::n_bytes(tile.rows, 2 * columns);
+            mbarrier::mbarrier_arrive_expect_tx(full, n_bytes + of_peer);
             load_boxes(map.at(self.maps), tile, columns, at, full);
+            if with_peer {
+                let (rank, parts) = (rank::<T>(), const { parts_of_block::<T>() });
+                let keys = const { T::SCHEDULE.keys_of_block() };
+                let first = at[1] + keys - 2 * keys * rank;
+                for part in 0..parts {
+                    let at = [(parts * rank + part) * BOX_COLUMNS, first, at[2], at[3]];
+                    let to = self.layout.k_peer::<T>().part(part).base;
+                    tma::tma_load(to, map.at(self.maps), at, full);
+                }
+            }
         }
     }
 
@@ -247,7 +291,7 @@ impl Producer<'_> {
         let first_head = query_heads(p, kv_head_idx).first;
         let keys = [
             0,
-            work.tile.k_block * config.block_k,
+            first_key::<T>(work.tile),
             kv_head(p, kv_head_idx),
             batch_idx,
         ];
@@ -268,12 +312,12 @@ impl Producer<'_> {
                 let is_first = left == work.steps;
                 let load_keys = || {
                     if is_first {
-                        self.load_once(BackwardMap::K, layout.k::<T>(), T::HEAD_DIM, keys, n);
+                        self.load_once::<T>(BackwardMap::K, layout.k::<T>(), T::HEAD_DIM, keys, n);
                     }
                 };
                 let load_values = || {
                     if is_first {
-                        self.load_once(BackwardMap::V, layout.v::<T>(), T::VALUE_DIM, keys, n);
+                        self.load_once::<T>(BackwardMap::V, layout.v::<T>(), T::VALUE_DIM, keys, n);
                     }
                 };
                 let load_q = || {

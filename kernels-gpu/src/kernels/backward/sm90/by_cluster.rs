@@ -1,0 +1,220 @@
+//! Two blocks of a cluster that share a tile of keys. Each has 64 of its 128 keys, works on them as in `by_columns.rs`, and sends its dS to the other. With
+//! dS of all 128 keys, each makes half of dQ's columns. So a tile takes dQ to memory once for 128 keys, where a block alone has registers for 80.
+//!
+//! ```text
+//! step i                                           under way meanwhile
+//! mask S;  P ← exp(S − L) → shared memory          dQ_{i−1}, dP
+//! wait for P of both consumers, for dQ_{i−1}, dP   dQ_{i−1}, dP
+//! begin dVᵀ += dO_iᵀ P, its own columns
+//! dS ← P ∘ (dP − Δ) → shared memory                dV
+//! add dQ_{i−1} to memory                           dV
+//! wait for dS of both consumers                    dV
+//! begin dKᵀ += Q_iᵀ dS, its own columns            dV
+//! begin S = Q_{i+1} Kᵀ, its own keys               dV, dK
+//! wait for dV, and for dK                          S
+//! begin dQ_i = dS K, its own columns               S
+//! wait for dS of the other block                   S, dQ_i
+//! begin dQ_i += dS K of the other block            S, dQ_i
+//! begin dP = dO_{i+1} Vᵀ, its own keys             S, dQ_i
+//! wait for S                                       dQ_i, dP
+//! ```
+//!
+//! Both blocks visit the same query blocks in the same order. A stage of dS is empty when the consumers of both have read it: the copy's place then is
+//! empty, too.
+
+use super::Tiles;
+use super::by_columns::{Kept, LAST, LATER};
+use super::consumer::{Consumer, Keys};
+use super::layout::{CONSUMERS, Layout, d_s_bytes, of_peer, parts_of_block, rank};
+use crate::config::TMA_BACKWARD_STAGES as STAGES;
+use crate::ptx::{barrier, cluster, mbarrier, tma};
+use crate::tile::element::Element;
+use crate::tile::register::Accumulator;
+use crate::tile::ring::Ring;
+use crate::tile::warpgroup::{WarpgroupTile, begin_gemm_ss};
+
+/// Waits for all threads of the cluster.
+///
+/// # Safety
+/// All of them come here.
+#[inline(always)]
+pub(super) unsafe fn meet() {
+    // SAFETY: the caller's contract. Lanes come from different ways.
+    unsafe {
+        barrier::warp_sync();
+        cluster::barrier_cluster_arrive();
+        cluster::barrier_cluster_wait();
+    }
+}
+
+/// The whole work of the warp that sends dS: of every step of every tile, when both consumers have left theirs.
+///
+/// # Safety
+/// One thread of the block does it; the barriers have been made.
+#[inline(always)]
+pub(super) unsafe fn send_d_s<T: Tiles>(layout: Layout) {
+    let n_bytes = const { d_s_bytes::<T>() };
+    let (mut n, mut step) = (0, 0);
+    // SAFETY: slots and stages are read when they are full. A stage is filled when the peer's consumers have read what was sent from it before:
+    // the place that it is sent to is empty.
+    unsafe {
+        loop {
+            let slot = Ring::at(STAGES, n);
+            layout.work_ring.await_full(slot);
+            let work = layout.read_work(slot.stage);
+            if work.is_end() {
+                return;
+            }
+            mbarrier::mbarrier_arrive_if(layout.work_ring.empty(slot.stage), 1);
+            n += 1;
+            let mut left = match work.is_conversion() {
+                true => 0,
+                false => work.tile().steps,
+            };
+            while left > 0 {
+                let at = Ring::at(STAGES, step);
+                layout.d_s_ring.await_full(at);
+                let full = layout.d_s_peer_full(at.stage);
+                mbarrier::mbarrier_arrive_expect_tx(full, n_bytes);
+                let to = of_peer(layout.d_s_peer::<T>(at.stage).base);
+                let from = layout.d_s::<T>(at.stage).base;
+                tma::bulk_store_cluster(to, from, n_bytes, of_peer(full));
+                step += 1;
+                left -= 1;
+            }
+        }
+    }
+}
+
+impl Consumer<'_> {
+    /// One block of queries: see the module's documentation. `accumulate` is 0 in a tile's first step.
+    #[inline(always)]
+    pub(super) unsafe fn cluster_step<E: Element, T: Tiles, const NTH: u32>(
+        &self,
+        i: u32,
+        keys: Keys,
+        accumulate: u32,
+        kept: &mut Kept<T>,
+    ) {
+        let (layout, at) = (self.layout, Ring::at(STAGES, i));
+        let of_d_o = Ring::at(T::SCHEDULE.d_o_stages, i);
+        let before = Ring::at(STAGES, i.wrapping_sub(1));
+        let (d_o, q) = (layout.d_o::<T>(of_d_o.stage), layout.q::<T>(at.stage));
+        let p_tile = layout.p::<T>(at.stage);
+        let d_s_tile = layout.d_s::<T>(at.stage);
+        let Kept {
+            d_k,
+            d_v,
+            s,
+            d_p,
+            d_q,
+        } = kept;
+        // SAFETY: as `by_columns::consume`.
+        unsafe {
+            self.mask_rows::<T>(at, keys, s);
+            self.probabilities_of_rows::<T>(at, s);
+            self.leave_columns::<T>(layout.p_ring, at, p_tile, &s.pack::<E>());
+            layout.p_ring.await_full(at);
+            d_p.wait::<0>();
+            d_q.wait::<0>();
+            self.release_d_s::<T>(before, self.leads & accumulate);
+            // dVᵀ += dOᵀ P
+            let begun_d_v = self.begin_transposed::<E, T, _>(d_v, d_o, p_tile, accumulate);
+            self.score_gradients_of_rows::<T>(at, s, d_p);
+            self.leave_columns::<T>(layout.d_s_ring, at, d_s_tile, &d_p.pack::<E>());
+            if accumulate == 1 {
+                self.end_dq_of_cluster::<T>(before, d_q);
+            }
+
+            layout.d_s_ring.await_full(at);
+            // dKᵀ += Qᵀ dS
+            let begun_d_k = self.begin_transposed::<E, T, _>(d_k, q, d_s_tile, accumulate);
+            let [left_d_v, right_d_v] = begun_d_v;
+            let [left_d_k, right_d_k] = begun_d_k;
+            if NTH == LATER {
+                self.begin_own_scores::<E, T>(i.wrapping_add(1), s);
+                left_d_v.wait::<3>();
+                right_d_v.wait::<3>();
+            } else {
+                left_d_v.wait::<2>();
+                right_d_v.wait::<2>();
+            }
+            mbarrier::mbarrier_arrive_if(layout.d_o_ring.empty(of_d_o.stage), self.leads);
+            mbarrier::mbarrier_arrive_if(layout.p_ring.empty(at.stage), self.leads);
+            if NTH == LATER {
+                left_d_k.wait::<1>();
+                right_d_k.wait::<1>();
+            } else {
+                left_d_k.wait::<0>();
+                right_d_k.wait::<0>();
+            }
+            self.release_q(at);
+            self.begin_dq_of_cluster::<E, T>(at, d_q);
+            if NTH == LATER {
+                self.begin_own_gradients::<E, T>(i.wrapping_add(1), d_p);
+                s.wait::<3>();
+            }
+            if NTH == LAST {
+                d_q.wait::<0>();
+                self.release_d_s::<T>(at, self.leads);
+                self.end_dq_of_cluster::<T>(at, d_q);
+            }
+        }
+    }
+
+    /// Which part of 64 columns of dQ this consumer has, counted in those of its block.
+    #[inline(always)]
+    fn part_of_block<T: Tiles>(&self) -> u32 {
+        self.idx::<T>()
+    }
+
+    /// Begins this consumer's columns of dQ of a step, over the keys of both blocks: two products.
+    #[inline(always)]
+    unsafe fn begin_dq_of_cluster<E: Element, T: Tiles>(
+        &self,
+        at: Ring,
+        d_q: &mut T::QueryGradient,
+    ) {
+        const { assert!(T::SCHEDULE.cluster == 1 || parts_of_block::<T>() == CONSUMERS) };
+        let layout = self.layout;
+        let keys = const { T::SCHEDULE.keys_of_block() / 16 };
+        let (own, part) = (self.dq_part::<T>(), self.part_of_block::<T>());
+        let (d_s, k) = (layout.d_s::<T>(at.stage), layout.k::<T>().from_part(own));
+        let (d_s_peer, k_peer) = (layout.d_s_peer::<T>(at.stage), layout.k_peer::<T>());
+        // SAFETY: as `by_columns::consume`.
+        unsafe {
+            // dQ = dS K
+            let _ = begin_gemm_ss::<E, _>(d_q, d_s.t(), k, keys, 0);
+            mbarrier::mbarrier_wait(layout.d_s_peer_full(at.stage), at.parity);
+            let _ = begin_gemm_ss::<E, _>(d_q, d_s_peer.t(), k_peer.from_part(part), keys, 1);
+        }
+    }
+
+    /// The same counted in those of both blocks.
+    #[inline(always)]
+    fn dq_part<T: Tiles>(&self) -> u32 {
+        rank::<T>() * const { parts_of_block::<T>() } + self.part_of_block::<T>()
+    }
+
+    /// dQ of a step has been waited for: dS of both blocks may be overwritten, where `predicate` is 1.
+    #[inline(always)]
+    unsafe fn release_d_s<T: Tiles>(&self, at: Ring, predicate: u32) {
+        let read = self.layout.d_s_ring.empty(at.stage);
+        // SAFETY: as `by_columns::consume`.
+        unsafe {
+            mbarrier::mbarrier_arrive_if(read, predicate);
+            mbarrier::mbarrier_arrive_reuse_if(of_peer(read), predicate);
+        }
+    }
+
+    /// The dQ to memory.
+    #[inline(always)]
+    unsafe fn end_dq_of_cluster<T: Tiles>(&self, at: Ring, d_q: &T::QueryGradient) {
+        // SAFETY: as `by_columns::consume`.
+        unsafe {
+            let slot = self.await_dq_slot(at);
+            self.add_piece::<T>(slot, self.dq_part::<T>(), d_q);
+            self.release_dq_slot(at);
+        }
+    }
+}
