@@ -130,6 +130,7 @@ impl TmaBackward {
     const HEAD_DIM_256_PAIRED: TmaBackward = TmaBackward {
         block_k: 128,
         cluster: 2,
+        registers: [40, 232],
         ..TmaBackward::HEAD_DIM_256_WIDE
     };
 
