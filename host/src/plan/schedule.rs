@@ -231,7 +231,7 @@ pub fn tma_backward_head_splits(
         (Work::Even, Order::Deterministic) => {
             let in_a_list = time_in_a_list(&cut, &list, resident);
             let in_shifted_order = time_shifted(problem, &cut, &shifted, device, resident);
-            // All tiles of a shifted order run at once, and a device may hold fewer clusters than SMs would: GPCs may have an odd one.
+            // All tiles of a shifted order run at once. Of clusters a device may hold fewer than its SMs would, if a GPC has an odd number of them.
             if in_shifted_order < in_a_list && tile_config.cluster == 1 {
                 planned(shifted, in_shifted_order)
             } else {

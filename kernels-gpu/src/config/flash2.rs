@@ -133,11 +133,7 @@ pub const fn backward(element_bytes: u32, head_dim: u32, tiles: TileShape) -> Ti
         (_, TileShape::Compact, ..=128) => (4, 16, 128),
         (_, TileShape::Default, _) => (4, 32, 64),
         (_, TileShape::Compact, _) => (2, 16, 32),
-        (
-            _,
-            TileShape::Wide | TileShape::Grouped | TileShape::OneLevel | TileShape::Paired,
-            _,
-        ) => {
+        (_, TileShape::Wide | TileShape::Grouped | TileShape::OneLevel | TileShape::Paired, _) => {
             panic!("this kernel has no such tiles")
         }
     };

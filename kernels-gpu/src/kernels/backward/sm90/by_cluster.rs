@@ -19,8 +19,14 @@
 //! wait for S                                       dQ_i, dP
 //! ```
 //!
-//! Both blocks visit the same query blocks in the same order. A stage of dS is empty when the consumers of both have read it: the copy's place then is
-//! empty, too.
+//! Both blocks visit the same query blocks in the same order, so that dQ of a step has all 128 keys. dS has till the end of a step to arrive, and a block may be
+//! that much ahead of the other.
+//!
+//! A warp of the producer warpgroup sends dS, by the copy engine, to the same stage in the other block. A stage is empty when the consumers of both blocks have
+//! read it, there the copy: so its place is empty, too, when the stage is full the next time. Consumers arrive at the other block's barrier without a
+//! fence of the cluster ([`mbarrier::mbarrier_arrive_reuse_if`]): products have read what is overwritten.
+//!
+//! dQ is added to memory a step later, behind dS, while dV is under way.
 
 use super::Tiles;
 use super::by_columns::{Kept, LAST, LATER};
@@ -162,12 +168,6 @@ impl Consumer<'_> {
         }
     }
 
-    /// Which part of 64 columns of dQ this consumer has, counted in those of its block.
-    #[inline(always)]
-    fn part_of_block<T: Tiles>(&self) -> u32 {
-        self.idx::<T>()
-    }
-
     /// Begins this consumer's columns of dQ of a step, over the keys of both blocks: two products.
     #[inline(always)]
     unsafe fn begin_dq_of_cluster<E: Element, T: Tiles>(
@@ -178,22 +178,22 @@ impl Consumer<'_> {
         const { assert!(T::SCHEDULE.cluster == 1 || parts_of_block::<T>() == CONSUMERS) };
         let layout = self.layout;
         let keys = const { T::SCHEDULE.keys_of_block() / 16 };
-        let (own, part) = (self.dq_part::<T>(), self.part_of_block::<T>());
-        let (d_s, k) = (layout.d_s::<T>(at.stage), layout.k::<T>().from_part(own));
-        let (d_s_peer, k_peer) = (layout.d_s_peer::<T>(at.stage), layout.k_peer::<T>());
+        let (d_s, d_s_peer) = (layout.d_s::<T>(at.stage), layout.d_s_peer::<T>(at.stage));
+        let k = layout.k::<T>().from_part(self.dq_part::<T>());
+        let k_peer = layout.k_peer::<T>().from_part(self.idx::<T>());
         // SAFETY: as `by_columns::consume`.
         unsafe {
-            // dQ = dS K
+            // dQ = dS K, first of the keys of this block.
             let _ = begin_gemm_ss::<E, _>(d_q, d_s.t(), k, keys, 0);
             mbarrier::mbarrier_wait(layout.d_s_peer_full(at.stage), at.parity);
-            let _ = begin_gemm_ss::<E, _>(d_q, d_s_peer.t(), k_peer.from_part(part), keys, 1);
+            let _ = begin_gemm_ss::<E, _>(d_q, d_s_peer.t(), k_peer, keys, 1);
         }
     }
 
-    /// The same counted in those of both blocks.
+    /// Which part of 64 columns of dQ this consumer has.
     #[inline(always)]
     fn dq_part<T: Tiles>(&self) -> u32 {
-        rank::<T>() * const { parts_of_block::<T>() } + self.part_of_block::<T>()
+        rank::<T>() * const { parts_of_block::<T>() } + self.idx::<T>()
     }
 
     /// dQ of a step has been waited for: dS of both blocks may be overwritten, where `predicate` is 1.
@@ -207,7 +207,7 @@ impl Consumer<'_> {
         }
     }
 
-    /// The dQ to memory.
+    /// Adds dQ of a step, which has been waited for, to memory.
     #[inline(always)]
     unsafe fn end_dq_of_cluster<T: Tiles>(&self, at: Ring, d_q: &T::QueryGradient) {
         // SAFETY: as `by_columns::consume`.

@@ -1,5 +1,5 @@
-//! Consumers that share the columns: each keeps half of the columns of dV and of dK, transposed, of all 80 keys of a tile. At head_dim 256, where
-//! 80 keys instead of 64 take less dQ to memory. Scores have the queries down, each consumer multiplies those of its own 40 keys, and both find P and dS
+//! Consumers that share the columns: each keeps half of the columns of dV and of dK, transposed, of all keys of a tile: 80 at head_dim 256, where
+//! 80 keys instead of 64 take less dQ to memory. Scores have the queries down, each consumer multiplies those of its own half of the keys, and both find P and dS
 //! of all keys in shared memory.
 //!
 //! ```text
@@ -20,6 +20,8 @@
 //! ```
 //!
 //! What is under way from a step to the next is waited for together: ptxas does not count products through a loop.
+//!
+//! Where two blocks of a cluster share a tile, each works on its own 64 keys in this way; dQ is another thing (`by_cluster.rs`).
 
 use super::Tiles;
 use super::consumer::{Consumer, Keys, Out, PackedScores};
@@ -141,7 +143,11 @@ impl Consumer<'_> {
 
     /// Begins dP = dO Vᵀ of step `i`, of this consumer's keys.
     #[inline(always)]
-    pub(super) unsafe fn begin_own_gradients<E: Element, T: Tiles>(&self, i: u32, d_p: &mut T::Scores) {
+    pub(super) unsafe fn begin_own_gradients<E: Element, T: Tiles>(
+        &self,
+        i: u32,
+        d_p: &mut T::Scores,
+    ) {
         let at = Ring::at(T::SCHEDULE.d_o_stages, i);
         let (d_o, v) = (self.layout.d_o::<T>(at.stage), self.layout.v::<T>());
         let v = v.from_row(self.first_own_key::<T>());
@@ -167,7 +173,9 @@ impl Consumer<'_> {
         let (d_o, q) = (layout.d_o::<T>(of_d_o.stage), layout.q::<T>(at.stage));
         let p_tile = layout.p::<T>(at.stage);
         let d_s_tile = layout.d_s::<T>(at.stage);
-        let Kept { d_k, d_v, s, d_p, .. } = kept;
+        let Kept {
+            d_k, d_v, s, d_p, ..
+        } = kept;
         // SAFETY: as `consume`.
         unsafe {
             self.mask_rows::<T>(at, keys, s);

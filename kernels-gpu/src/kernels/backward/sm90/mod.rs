@@ -6,7 +6,7 @@
 //! - the producer, one thread, claims tiles, tells the others through two slots, and keeps the rings of Q and dO full;
 //! - two consumer warpgroups recompute S and P, and keep dV and dK: where registers hold both, each for half of the keys
 //!   (`by_keys.rs`), else one keeps dV and the other dK (`by_product.rs`), or each half of their columns (`by_columns.rs`); they share dQ
-//!   (`dq_accumulate.rs`);
+//!   (`dq_accumulate.rs`), in a cluster with those of the other block (`by_cluster.rs`);
 //! - two semaphore warps, a thread each for even and odd steps, poll the dQ semaphore until the tile may add to a block of dQ, and
 //!   then send the consumers' part of dQ, or let them add (`dq_accumulate.rs`);
 //! - in a cluster, where two blocks share a tile, one warp sends dS to the other block (`by_cluster.rs`).

@@ -135,11 +135,7 @@ unsafe fn claim<T: Tiles>(p: &BackwardParams, layout: Layout, nth: u32) -> u32 {
         let claimed = atomic::atom_add_u32(p.tile_counters, 1);
         if T::SCHEDULE.cluster > 1 {
             ring.await_empty(at);
-            cluster::st_async_x2(
-                of_peer(layout.claim),
-                [claimed, 0],
-                of_peer(ring.full(0)),
-            );
+            cluster::st_async_x2(of_peer(layout.claim), [claimed, 0], of_peer(ring.full(0)));
         }
         claimed
     }
