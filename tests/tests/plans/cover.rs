@@ -62,7 +62,9 @@ fn assert_padded(plan: &Plan, launch: &PlannedLaunch) {
         .pieces()
         .iter()
         .find(|piece| piece.name == "dq_semaphore");
-    assert_eq!(semaphore.unwrap().n_bytes, padded_q / block_q * heads_q * 4);
+    // Each block of a cluster has its own.
+    let n = padded_q / block_q * heads_q * u64::from(main.variant.tile_config.cluster);
+    assert_eq!(semaphore.unwrap().n_bytes, n * 4);
 }
 
 fn hold_backward(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
@@ -90,7 +92,8 @@ fn hold_backward(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
         assert_eq!(u64::from(launch.grid), heads_k);
         return;
     }
-    let resident = device.n_sms * tile_config.blocks_per_sm;
+    let cluster = tile_config.cluster;
+    let resident = (device.n_sms * tile_config.blocks_per_sm / cluster).max(1) * cluster;
     // Flash3's blocks without a tile round dQ, if it has rows.
     let q_blocks = match launch.variant.kind {
         Kind::TmaBackward if problem.seqlen_q() > 0 => {
@@ -98,9 +101,13 @@ fn hold_backward(plan: &Plan, launch: &PlannedLaunch, device: &DeviceInfo) {
         }
         _ => 0,
     };
-    let useful = q_blocks.max(n_tiles.into()).min(resident.into());
+    let useful = q_blocks
+        .max(u64::from(n_tiles * cluster))
+        .next_multiple_of(cluster.into())
+        .min(resident.into());
     assert!(launch.grid > 0 && u64::from(launch.grid) == useful);
     if schedule.order == SHIFTED {
+        assert_eq!(cluster, 1, "a device may not hold all clusters of a grid");
         let group = schedule.tiles / schedule.stride * schedule.heads_per_group;
         let unmasked = Spec::PLAIN.with(Constant::HeadSplits);
         assert!(group <= launch.grid && [Spec::PLAIN, unmasked].contains(&launch.spec));
