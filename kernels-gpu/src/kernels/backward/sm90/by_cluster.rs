@@ -123,7 +123,7 @@ impl Consumer<'_> {
             layout.p_ring.await_full(at);
             d_p.wait::<0>();
             d_q.wait::<0>();
-            self.release_d_s::<T>(before, self.leads & accumulate);
+            self.release_d_s(before, self.leads & accumulate);
             // dVᵀ += dOᵀ P
             let begun_d_v = self.begin_transposed::<E, T, _>(d_v, d_o, p_tile, accumulate);
             self.score_gradients_of_rows::<T>(at, s, d_p);
@@ -162,7 +162,7 @@ impl Consumer<'_> {
             }
             if NTH == LAST {
                 d_q.wait::<0>();
-                self.release_d_s::<T>(at, self.leads);
+                self.release_d_s(at, self.leads);
                 self.end_dq_of_cluster::<T>(at, d_q);
             }
         }
@@ -198,7 +198,7 @@ impl Consumer<'_> {
 
     /// dQ of a step has been waited for: dS of both blocks may be overwritten, where `predicate` is 1.
     #[inline(always)]
-    unsafe fn release_d_s<T: Tiles>(&self, at: Ring, predicate: u32) {
+    unsafe fn release_d_s(&self, at: Ring, predicate: u32) {
         let read = self.layout.d_s_ring.empty(at.stage);
         // SAFETY: as `by_columns::consume`.
         unsafe {
