@@ -1,6 +1,6 @@
 //! A launch of a main backward kernel, and its tiles' ways through the blocks of queries.
 
-use ferroflash::plan::schedule::resident_blocks;
+use ferroflash::plan::schedule::tiles_at_once;
 use ferroflash::plan::{DeviceInfo, Plan};
 use ferroflash_kernels::attention::block_order::{self, BlockOrder};
 use ferroflash_kernels::attention::mask::{Band, Bounds};
@@ -73,8 +73,9 @@ impl Launch {
             n_larger_head_splits: pass.n_larger_head_splits,
             block_q: tile_config.block_q,
             block_k: tile_config.block_k,
-            grid: main.grid,
-            resident: resident_blocks(device, tile_config),
+            // The blocks of a cluster share a tile: they count as one.
+            grid: main.grid / tile_config.cluster,
+            resident: tiles_at_once(device, tile_config),
         })
     }
 
