@@ -44,6 +44,30 @@ pub unsafe fn red_add_f32x4(addr: u64, x: [f32; 4]) {
     }
 }
 
+/// `@p red.relaxed.gpu.global.add.v4.f32`, where `predicate` is not 0: as [`red_add_f32x4`].
+///
+/// PTX 8.1, sm_90.
+///
+/// The predicate stands inside the instruction: behind a branch ptxas does not know whether the lanes of a warp are together.
+///
+/// # Safety
+/// Where `predicate` is not 0, as [`red_add_f32x4`].
+#[inline(always)]
+#[cfg_attr(not(target_arch = "nvptx64"), track_caller)]
+pub unsafe fn red_add_f32x4_if(addr: u64, x: [f32; 4], predicate: u32) {
+    bodies! {
+        ptx!(
+            "{{ .reg .pred p; setp.ne.u32 p, {p}, 0; @p red.relaxed.gpu.global.add.v4.f32 [{a}], {{{x0}, {x1}, {x2}, {x3}}}; }}",
+            p = in(reg32) predicate, a = in(reg64) addr, x0 = in(reg32) x[0], x1 = in(reg32) x[1],
+            x2 = in(reg32) x[2], x3 = in(reg32) x[3],
+            options(nostack)
+        );
+        cpu: if predicate != 0 {
+            atomic::add_f32x4("red.relaxed.add.v4.f32", addr, x)
+        }
+    }
+}
+
 /// `atom.relaxed.gpu.global.add.u32`: adds `x` to the number at `addr` and gives what was there.
 ///
 /// PTX 6.0, sm_70.

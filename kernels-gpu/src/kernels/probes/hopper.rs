@@ -331,13 +331,15 @@ pub(super) unsafe fn stmatrix_x2_trans(input: u64, output: u64, _: u64) {
     put_all(output, 0, &shared::ld_shared_x2(base + lane * 8));
 }
 
-/// Eight places collect four whole numbers from each thread; the others stay 0.
+/// Eight places collect four whole numbers from each thread, and from some once more; the others stay 0.
 pub(super) unsafe fn red_add_f32x4(_: u64, output: u64, _: u64) {
     let thread = special::thread_idx_x();
     put(output, 0, 0);
     barrier::barrier_sync_all();
     let x = [1, 2, 3, 4].map(|times| (times * thread + 1) as f32);
-    atomic::red_add_f32x4(output + u64::from(thread % 8) * 16, x);
+    let place = output + u64::from(thread % 8) * 16;
+    atomic::red_add_f32x4(place, x);
+    atomic::red_add_f32x4_if(place, x, thread & 24);
 }
 
 /// All numbers of 8 bits in their turn, beside each other, and whatever comes.

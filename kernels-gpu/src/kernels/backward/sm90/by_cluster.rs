@@ -3,21 +3,26 @@
 //!
 //! ```text
 //! step i                                           under way meanwhile
-//! mask S;  P ← exp(S − L) → shared memory          dQ_{i−1}, dP
-//! wait for P of both consumers, for dQ_{i−1}, dP   dQ_{i−1}, dP
-//! begin dVᵀ += dO_iᵀ P, its own columns
-//! dS ← P ∘ (dP − Δ) → shared memory                dV
-//! add dQ_{i−1} to memory                           dV
-//! wait for dS of both consumers                    dV
+//! mask S;  P ← exp(S − L) → shared memory          dQ_{i−1}
+//! wait for dQ_{i−1}
+//! begin dP = dO_i Vᵀ, its own keys
+//! wait for P of both consumers                     dP
+//! begin dVᵀ += dO_iᵀ P, half of its own columns    dP
+//! wait for dP;  dS ← P ∘ (dP − Δ)                  dV
+//! begin the other half of dVᵀ                      dV
+//! dS → shared memory;  wait for that of both       dV
 //! begin dKᵀ += Q_iᵀ dS, its own columns            dV
-//! begin S = Q_{i+1} Kᵀ, its own keys               dV, dK
-//! wait for dV, and for dK                          S
+//! wait for dV
+//! begin S = Q_{i+1} Kᵀ, its own keys               dK
+//! wait for dK                                      S
 //! begin dQ_i = dS K, its own columns               S
-//! wait for dS of the other block                   S, dQ_i
-//! begin dQ_i += dS K of the other block            S, dQ_i
-//! begin dP = dO_{i+1} Vᵀ, its own keys             S, dQ_i
-//! wait for S                                       dQ_i, dP
+//! wait for dS of the other block                   S, dQ
+//! begin dQ_i += dS K of the other block            S, dQ
+//! wait for S                                       dQ
 //! ```
+//!
+//! dQ is added to memory a step later, a fragment after the other between the products dK and S. All at once they would fill the way to memory for a third of a step, and what a
+//! consumer does next, the barriers, too, would wait behind them.
 //!
 //! Both blocks visit the same query blocks in the same order, so that dQ of a step has all 128 keys. dS has till the end of a step to arrive, and a block may be
 //! that much ahead of the other.
@@ -25,19 +30,18 @@
 //! A warp of the producer warpgroup sends dS, by the copy engine, to the same stage in the other block. A stage is empty when the consumers of both blocks have
 //! read it, there the copy: so its place is empty, too, when the stage is full the next time. Consumers arrive at the other block's barrier without a
 //! fence of the cluster ([`mbarrier::mbarrier_arrive_reuse_if`]): products have read what is overwritten.
-//!
-//! dQ is added to memory a step later, behind dS, while dV is under way.
 
 use super::Tiles;
-use super::by_columns::{Kept, LAST, LATER};
+use super::by_columns::{Kept, LATER, of_rows};
 use super::consumer::{Consumer, Keys};
+use super::dq_accumulate::PlacedPiece;
 use super::layout::{CONSUMERS, Layout, d_s_bytes, of_peer, parts_of_block, rank};
 use crate::config::TMA_BACKWARD_STAGES as STAGES;
 use crate::ptx::{barrier, cluster, mbarrier, tma};
 use crate::tile::element::Element;
 use crate::tile::register::Accumulator;
 use crate::tile::ring::Ring;
-use crate::tile::warpgroup::{WarpgroupTile, begin_gemm_ss};
+use crate::tile::warpgroup::{WarpgroupTile, begin_gemm_ss, begin_gemm_ss_of_parts};
 
 /// Waits for all threads of the cluster.
 ///
@@ -109,61 +113,106 @@ impl Consumer<'_> {
         let p_tile = layout.p::<T>(at.stage);
         let d_s_tile = layout.d_s::<T>(at.stage);
         let Kept {
-            d_k,
-            d_v,
+            d_k: [left_d_k, right_d_k],
+            d_v: [left_d_v, right_d_v],
             s,
             d_p,
             d_q,
+            statistics,
         } = kept;
+        let [lse, delta] = *statistics;
         // SAFETY: as `by_columns::consume`.
         unsafe {
             self.mask_rows::<T>(at, keys, s);
-            self.probabilities_of_rows::<T>(at, s);
+            self.probabilities_of_rows::<T>(lse, s);
             self.leave_columns::<T>(layout.p_ring, at, p_tile, &s.pack::<E>());
-            layout.p_ring.await_full(at);
-            d_p.wait::<0>();
             d_q.wait::<0>();
             self.release_d_s(before, self.leads & accumulate);
+            self.begin_own_gradients::<E, T>(i, d_p);
+            layout.p_ring.await_full(at);
             // dVᵀ += dOᵀ P
-            let begun_d_v = self.begin_transposed::<E, T, _>(d_v, d_o, p_tile, accumulate);
-            self.score_gradients_of_rows::<T>(at, s, d_p);
+            let begun_left_d_v = self.begin_part::<E, T, _>(0, left_d_v, d_o, p_tile, accumulate);
+            d_p.wait::<1>();
+            self.score_gradients_of_rows::<T>(delta, s, d_p);
+            let begun_right_d_v = self.begin_part::<E, T, _>(1, right_d_v, d_o, p_tile, accumulate);
             self.leave_columns::<T>(layout.d_s_ring, at, d_s_tile, &d_p.pack::<E>());
-            if accumulate == 1 {
-                self.end_dq_of_cluster::<T>(before, d_q);
-            }
 
             layout.d_s_ring.await_full(at);
             // dKᵀ += Qᵀ dS
-            let begun_d_k = self.begin_transposed::<E, T, _>(d_k, q, d_s_tile, accumulate);
-            let [left_d_v, right_d_v] = begun_d_v;
-            let [left_d_k, right_d_k] = begun_d_k;
-            if NTH == LATER {
-                self.begin_own_scores::<E, T>(i.wrapping_add(1), s);
-                left_d_v.wait::<3>();
-                right_d_v.wait::<3>();
-            } else {
-                left_d_v.wait::<2>();
-                right_d_v.wait::<2>();
-            }
+            let begun_left_d_k = self.begin_part::<E, T, _>(0, left_d_k, q, d_s_tile, accumulate);
+            let piece = self.await_piece::<T>(before, self.dq_part::<T>(), accumulate);
+            piece.send::<T>(0, d_q);
+            let begun_right_d_k = self.begin_part::<E, T, _>(1, right_d_k, q, d_s_tile, accumulate);
+            begun_left_d_v.wait::<2>();
+            begun_right_d_v.wait::<2>();
             mbarrier::mbarrier_arrive_if(layout.d_o_ring.empty(of_d_o.stage), self.leads);
             mbarrier::mbarrier_arrive_if(layout.p_ring.empty(at.stage), self.leads);
+            piece.send::<T>(1, d_q);
+            self.begin_scores_and_send::<E, T, NTH>(i.wrapping_add(1), s, piece, d_q);
+            if accumulate == 1 {
+                self.release_dq_slot(before);
+            }
             if NTH == LATER {
-                left_d_k.wait::<1>();
-                right_d_k.wait::<1>();
+                begun_left_d_k.wait::<1>();
+                begun_right_d_k.wait::<1>();
             } else {
-                left_d_k.wait::<0>();
-                right_d_k.wait::<0>();
+                begun_left_d_k.wait::<0>();
+                begun_right_d_k.wait::<0>();
             }
             self.release_q(at);
             self.begin_dq_of_cluster::<E, T>(at, d_q);
             if NTH == LATER {
-                self.begin_own_gradients::<E, T>(i.wrapping_add(1), d_p);
-                s.wait::<3>();
-            }
-            if NTH == LAST {
+                *statistics = self.prepare_step::<T>(i.wrapping_add(1));
+                s.wait::<2>();
+            } else {
                 d_q.wait::<0>();
                 self.release_d_s(at, self.leads);
                 self.end_dq_of_cluster::<T>(at, d_q);
+            }
+        }
+    }
+
+    /// What a step needs beside its products, as long as these are under way: L and Δ of the lane's two queries, and that the places of P and dS are empty.
+    #[inline(always)]
+    pub(super) unsafe fn prepare_step<T: Tiles>(&self, i: u32) -> [[f32; 2]; 2] {
+        let (layout, at) = (self.layout, Ring::at(STAGES, i));
+        // SAFETY: Q's stage is full, as S has been begun, and L and Δ with it.
+        unsafe {
+            let statistics = [layout.lse::<T>(at.stage), layout.delta::<T>(at.stage)];
+            layout.p_ring.await_empty(at);
+            layout.d_s_ring.await_empty(at);
+            statistics.map(|statistics| of_rows(statistics))
+        }
+    }
+
+    /// Begins S = Q Kᵀ of step `i`, of this consumer's keys, if there is one, and sends the fragments of dQ from the third on, four of them between parts of the product.
+    #[inline(always)]
+    unsafe fn begin_scores_and_send<E: Element, T: Tiles, const NTH: u32>(
+        &self,
+        i: u32,
+        s: &mut T::Scores,
+        piece: PlacedPiece,
+        d_q: &T::QueryGradient,
+    ) {
+        // SAFETY: as `by_columns::consume`.
+        unsafe {
+            if NTH == LATER {
+                let next = Ring::at(STAGES, i);
+                let (q, k) = (self.layout.q::<T>(next.stage), self.layout.k::<T>());
+                let k = k.from_row(self.first_own_key::<T>());
+                self.layout.q_ring.await_full(next);
+                // S = Q Kᵀ
+                let parts = [0, 1, 2, 3].map(|part| (part, 1));
+                let _ = begin_gemm_ss_of_parts::<E, _, 4>(s, q, k.t(), parts, |part| {
+                    piece.send::<T>(2 + part, d_q);
+                });
+            } else {
+                for n in 2..6 {
+                    piece.send::<T>(n, d_q);
+                }
+            }
+            for n in 6..T::QueryGradient::N {
+                piece.send::<T>(n, d_q);
             }
         }
     }
@@ -176,6 +225,7 @@ impl Consumer<'_> {
         d_q: &mut T::QueryGradient,
     ) {
         const { assert!(T::SCHEDULE.cluster == 1 || parts_of_block::<T>() == CONSUMERS) };
+        const { assert!(T::SCHEDULE.cluster == 1 || T::HEAD_DIM == 256 && T::QueryGradient::N >= 6) };
         let layout = self.layout;
         let keys = const { T::SCHEDULE.keys_of_block() / 16 };
         let (d_s, d_s_peer) = (layout.d_s::<T>(at.stage), layout.d_s_peer::<T>(at.stage));

@@ -47,10 +47,12 @@ pub(super) struct Kept<T: Tiles> {
     pub(super) d_v: [T::ValueGradient; PARTS as usize],
     /// S of the step that comes next.
     pub(super) s: T::Scores,
-    /// dP of that step, under way.
+    /// dP of that step, under way; in a cluster it is begun later.
     pub(super) d_p: T::Scores,
     /// In a cluster: dQ of the step before, under way.
     pub(super) d_q: T::QueryGradient,
+    /// In a cluster: L and Δ of the lane's two queries in the step that comes next.
+    pub(super) statistics: [[f32; 2]; 2],
 }
 
 /// The whole of a consumer's work.
@@ -83,13 +85,19 @@ pub(super) unsafe fn consume<E: Element, T: Tiles>(c: &Consumer) {
                 s: T::Scores::undefined(),
                 d_p: T::Scores::undefined(),
                 d_q: T::QueryGradient::undefined(),
+                statistics: [[0.0; 2]; 2],
             };
             layout.k_ring.await_full(Ring::at(1, n));
             c.record_begin::<T>(work);
             c.begin_own_scores::<E, T>(i, &mut kept.s);
             layout.v_ring.await_full(Ring::at(1, n));
-            c.begin_own_gradients::<E, T>(i, &mut kept.d_p);
-            kept.s.wait::<1>();
+            if T::SCHEDULE.cluster > 1 {
+                kept.statistics = c.prepare_step::<T>(i);
+                kept.s.wait::<0>();
+            } else {
+                c.begin_own_gradients::<E, T>(i, &mut kept.d_p);
+                kept.s.wait::<1>();
+            }
             // 0 until dV and dK have been begun.
             let mut accumulate = 0;
             let mut left = work.steps;
@@ -123,7 +131,7 @@ pub(super) const LAST: u32 = 1;
 impl Consumer<'_> {
     /// The first of this consumer's keys of a tile.
     #[inline(always)]
-    fn first_own_key<T: Tiles>(&self) -> u32 {
+    pub(super) fn first_own_key<T: Tiles>(&self) -> u32 {
         self.idx::<T>() * const { own_keys::<T>() }
     }
 
@@ -179,13 +187,15 @@ impl Consumer<'_> {
         // SAFETY: as `consume`.
         unsafe {
             self.mask_rows::<T>(at, keys, s);
-            self.probabilities_of_rows::<T>(at, s);
+            self.probabilities_of_rows::<T>(of_rows(layout.lse::<T>(at.stage)), s);
+            layout.p_ring.await_empty(at);
             self.leave_columns::<T>(layout.p_ring, at, p_tile, &s.pack::<E>());
             layout.p_ring.await_full(at);
             d_p.wait::<0>();
             // dVᵀ += dOᵀ P
             let begun_d_v = self.begin_transposed::<E, T, _>(d_v, d_o, p_tile, accumulate);
-            self.score_gradients_of_rows::<T>(at, s, d_p);
+            self.score_gradients_of_rows::<T>(of_rows(layout.delta::<T>(at.stage)), s, d_p);
+            layout.d_s_ring.await_empty(at);
             self.leave_columns::<T>(layout.d_s_ring, at, d_s_tile, &d_p.pack::<E>());
 
             layout.d_s_ring.await_full(at);
@@ -228,23 +238,37 @@ impl Consumer<'_> {
 
     /// Begins Cᵀ += Aᵀ B of this consumer's columns of A: a product for each part of 64 columns. `b` has its columns down.
     #[inline(always)]
-    pub(super) unsafe fn begin_transposed<'b, E: Element, T: Tiles, G: WarpgroupTile>(
+    unsafe fn begin_transposed<'b, E: Element, T: Tiles, G: WarpgroupTile>(
         &self,
         c: &'b mut [G; PARTS as usize],
         a: BoxedTile,
         b: BoxedTile,
         accumulate: u32,
     ) -> [Pending<'b, G>; PARTS as usize] {
-        let queries = const { T::CONFIG.block_q / 16 };
-        let a = a.from_part(self.idx::<T>() * PARTS);
         let [left, right] = c;
         // SAFETY: as `consume`.
         unsafe {
             [
-                begin_gemm_ss::<E, _>(left, a.t(), b.t(), queries, accumulate),
-                begin_gemm_ss::<E, _>(right, a.from_part(1).t(), b.t(), queries, accumulate),
+                self.begin_part::<E, T, G>(0, left, a, b, accumulate),
+                self.begin_part::<E, T, G>(1, right, a, b, accumulate),
             ]
         }
+    }
+
+    /// The same of one of the parts.
+    #[inline(always)]
+    pub(super) unsafe fn begin_part<'b, E: Element, T: Tiles, G: WarpgroupTile>(
+        &self,
+        part: u32,
+        c: &'b mut G,
+        a: BoxedTile,
+        b: BoxedTile,
+        accumulate: u32,
+    ) -> Pending<'b, G> {
+        let queries = const { T::CONFIG.block_q / 16 };
+        let a = a.from_part(self.idx::<T>() * PARTS + part);
+        // SAFETY: as `consume`.
+        unsafe { begin_gemm_ss::<E, _>(c, a.t(), b.t(), queries, accumulate) }
     }
 
     /// S ← −∞ where the mask hides one of the consumer's keys, if it hides one from any of the block's queries.
@@ -271,11 +295,9 @@ impl Consumer<'_> {
         }
     }
 
-    /// P = exp2(scale_log2 · S − L), in place of S.
+    /// P = exp2(scale_log2 · S − L), in place of S; L of the lane's two rows.
     #[inline(always)]
-    pub(super) unsafe fn probabilities_of_rows<T: Tiles>(&self, at: Ring, s: &mut T::Scores) {
-        // SAFETY: Q's stage is full, and L with it.
-        let lse = unsafe { of_rows(self.layout.lse::<T>(at.stage)) };
+    pub(super) fn probabilities_of_rows<T: Tiles>(&self, lse: [f32; 2], s: &mut T::Scores) {
         for n in 0..T::Scores::N {
             for (idx, x) in s.fragment_mut(0, n).iter_mut().enumerate() {
                 *x = ex2_approx(fms(*x, self.p.scale.scale_log2, lse[idx / 2]));
@@ -283,16 +305,14 @@ impl Consumer<'_> {
         }
     }
 
-    /// dS = P ∘ (dP − Δ), in place of dP.
+    /// dS = P ∘ (dP − Δ), in place of dP; Δ of the lane's two rows.
     #[inline(always)]
-    pub(super) unsafe fn score_gradients_of_rows<T: Tiles>(
+    pub(super) fn score_gradients_of_rows<T: Tiles>(
         &self,
-        at: Ring,
+        delta: [f32; 2],
         p: &T::Scores,
         d_p: &mut T::Scores,
     ) {
-        // SAFETY: Q's stage is full, and Δ with it.
-        let delta = unsafe { of_rows(self.layout.delta::<T>(at.stage)) };
         for n in 0..T::Scores::N {
             let p = p.fragment(0, n);
             for (idx, x) in d_p.fragment_mut(0, n).iter_mut().enumerate() {
@@ -301,7 +321,7 @@ impl Consumer<'_> {
         }
     }
 
-    /// P or dS of this consumer's keys, transposed, to where the products of both consumers find it.
+    /// P or dS of this consumer's keys, transposed, to where the products of both consumers find it: a stage that is empty.
     #[inline(always)]
     pub(super) unsafe fn leave_columns<T: Tiles>(
         &self,
@@ -312,9 +332,8 @@ impl Consumer<'_> {
     ) {
         let part = tile.from_row(self.first_own_key::<T>()).part(0);
         let warp = special::thread_idx_x() / 32 % 4;
-        // SAFETY: the stage is empty when it is written.
+        // SAFETY: as `consume`.
         unsafe {
-            ring.await_empty(at);
             warpgroup::store_matrices_transposed::<T::Scores>(part, warp, packed);
             tma::fence_proxy_async();
             barrier::warp_sync();
@@ -401,7 +420,7 @@ impl Consumer<'_> {
 /// # Safety
 /// They have arrived.
 #[inline(always)]
-unsafe fn of_rows(statistics: u32) -> [f32; 2] {
+pub(super) unsafe fn of_rows(statistics: u32) -> [f32; 2] {
     // Opaque: see `Consumer::send_parts`.
     let thread = special::opaque(special::thread_idx_x());
     let row = thread / 32 % 4 * 16 + fragment::accumulator(thread % 32, 0).row;

@@ -76,6 +76,33 @@ unsafe fn send_pieces<T: Tiles>(p: &BackwardParams, layout: Layout, at: Ring, sl
     }
 }
 
+/// A thread's part of a piece of dQ on its way to memory.
+#[derive(Clone, Copy, Default)]
+pub(super) struct PlacedPiece {
+    address: u64,
+    /// 1: it is added to what is there.
+    adds: u32,
+    /// 1: it is the first there.
+    stores: u32,
+}
+
+impl PlacedPiece {
+    /// Sends a fragment. Without a branch, so that it may stand between products.
+    ///
+    /// # Safety
+    /// The accumulator has the piece, and the semaphore lets the tile pass.
+    #[inline(always)]
+    pub(super) unsafe fn send<T: Tiles>(self, n: usize, d_q: &T::QueryGradient) {
+        let address = self.address + n as u64 * u64::from(FRAGMENT_BYTES);
+        let fragment = d_q.fragment(0, n);
+        // SAFETY: the caller's contract.
+        unsafe {
+            atomic::red_add_f32x4_if(address, fragment, self.adds);
+            global::st_global_x4_if(address, fragment.map(f32::to_bits), self.stores == 1);
+        }
+    }
+}
+
 impl Consumer<'_> {
     /// Leaves this consumer's piece of dQ of step `i` where the semaphore warp finds it; `half`: see [`TmaBackward::halves_a_part`](crate::config::TmaBackward::halves_a_part).
     #[inline(always)]
@@ -138,10 +165,7 @@ impl Consumer<'_> {
         piece: u32,
         d_q: &T::QueryGradient,
     ) {
-        // Opaque: no register need hold what follows from it. See `Consumer::send`.
-        let thread = special::opaque(special::thread_idx_x()) % THREADS;
-        let own = piece * piece_bytes::<T>() + thread * 16;
-        let address = block_address::<T>(self.p, slot.block) + u64::from(own);
+        let address = self.piece_address::<T>(slot.block, piece);
         let fragment = |n: usize| address + n as u64 * u64::from(FRAGMENT_BYTES);
         // SAFETY: the accumulator has the block, and the semaphore lets the tile pass.
         unsafe {
@@ -154,6 +178,35 @@ impl Consumer<'_> {
                     atomic::red_add_f32x4(fragment(n), d_q.fragment(0, n));
                 }
             }
+        }
+    }
+
+    /// Where the thread's part of a piece of a block of dQ lies.
+    #[inline(always)]
+    fn piece_address<T: Tiles>(&self, block: u32, piece: u32) -> u64 {
+        // Opaque: no register need hold what follows from it. See `Consumer::send`.
+        let thread = special::opaque(special::thread_idx_x()) % THREADS;
+        let own = piece * piece_bytes::<T>() + thread * 16;
+        block_address::<T>(self.p, block) + u64::from(own)
+    }
+
+    /// Where the piece goes of a step that has been waited for, fragment by fragment. Without a step, `is_there` is 0, nowhere.
+    #[inline(always)]
+    pub(super) unsafe fn await_piece<T: Tiles>(
+        &self,
+        at: Ring,
+        piece: u32,
+        is_there: u32,
+    ) -> PlacedPiece {
+        if is_there == 0 {
+            return PlacedPiece::default();
+        }
+        // SAFETY: as `await_dq_slot`.
+        let DqSlot { block, first } = unsafe { self.await_dq_slot(at) };
+        PlacedPiece {
+            address: self.piece_address::<T>(block, piece),
+            adds: 1 - first,
+            stores: first,
         }
     }
 
