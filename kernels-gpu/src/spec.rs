@@ -52,8 +52,6 @@ macro_rules! for_each_constant {
             QE4m3 q_e4m3 "q_e4m3";
             /// Where q, k and v have 8 bits: scales are of blocks of rows. See [`crate::params::SCALE_ROWS`].
             ScaleBlocks scale_blocks "scale_blocks";
-            /// There are no more sequences with lengths of their own than the kernel that lists their tiles has threads.
-            FewSequences few_sequences "few_sequences";
             /// Products of f32 are as exact as sums in f32 allow, instead of in tf32: see [`crate::tile::tf32`].
             FullPrecision full_precision "full_precision";
         }) }

@@ -10,7 +10,6 @@ use ferroflash_kernels::params::{
     BACKWARD_MAPS, FORWARD_MAPS, Lengths, Pages, Params, SplitKv, TensorMap, TileList,
     TileListParams,
 };
-use ferroflash_kernels::spec::Constant;
 use ferroflash_kernels::variants::Kind;
 
 use super::select::{grid, only_variant};
@@ -214,10 +213,7 @@ pub fn list(
     // One block makes the list; maps are made by those that clear.
     let blocks = of_q.saturating_add(of_k).saturating_add(1).max(2);
     let grid = grid("the number of blocks of rows", &[blocks])?;
-    let mut launch = PlannedLaunch::new(checked, variant, grid, Params::TileList(params));
-    if batch <= variant.tile_config.threads.into() {
-        launch.spec = launch.spec.with(Constant::FewSequences);
-    }
+    let launch = PlannedLaunch::new(checked, variant, grid, Params::TileList(params));
     Ok(Some((list, launch)))
 }
 

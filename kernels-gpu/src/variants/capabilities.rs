@@ -12,8 +12,8 @@ use crate::params::{
     TmaBackwardParams, TmaForwardParams,
 };
 use crate::spec::Constant::{
-    BlockMask, Dropout, EditPartial, FewSequences, FullPrecision, HeadScale, HeadSplits, Lengths,
-    OF16, OF32, PadColumns, Pages, QE4m3, ScaleBlocks, Score, ScoreGradient, Sinks, SplitKv,
+    BlockMask, Dropout, EditPartial, FullPrecision, HeadScale, HeadSplits, Lengths, OF16, OF32,
+    PadColumns, Pages, QE4m3, ScaleBlocks, Score, ScoreGradient, Sinks, SplitKv,
 };
 use crate::spec::{Constant, Spec};
 
@@ -89,8 +89,7 @@ impl Kind {
             | Kind::Quantize
             | Kind::Dequantize
             | Kind::SinkGradient => Spec::PLAIN,
-            Kind::TileList | Kind::TmaTileList => BAND.with(FewSequences),
-            Kind::BlockList => BAND,
+            Kind::TileList | Kind::TmaTileList | Kind::BlockList => BAND,
             Kind::MaskMap => BAND.with(Score),
             Kind::Clear => BAND.with(BlockMask),
             Kind::StandardScores => BAND.and(Spec::of(&[BlockMask, Lengths, Score])),

@@ -25,7 +25,7 @@ use ferroflash_kernels::variants::{self, Kind, TileShape, Variant};
 
 use backward::check_backward;
 use forward::{Forward, check};
-use memory::{Aligned, Workspace, launch, launch_list, of_few, words};
+use memory::{Aligned, Workspace, launch, launch_list, words};
 use problem::Problem;
 use sides::{Random, SCALE, Side, element, lengths, listing, sized};
 

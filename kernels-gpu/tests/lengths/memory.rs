@@ -120,14 +120,5 @@ pub fn launch_list(memory: &mut GlobalMemory, is_tma: bool, spec: Spec, params: 
         "tile_list_sm80"
     };
     let variant = variants::by_name(name).unwrap();
-    let spec = of_few(spec, params.shape.batch);
     launch(memory, variant, grid, spec, &Params::TileList(*params));
-}
-
-/// With the constant of few sequences, if a plan sets it.
-pub fn of_few(spec: Spec, batch: u32) -> Spec {
-    match batch <= config::tile_list().threads {
-        true => spec.with(Constant::FewSequences),
-        false => spec,
-    }
 }

@@ -254,13 +254,9 @@ const OF_SCORES: &[Spec] = &[
 pub fn specs(variant: &Variant) -> &'static [Spec] {
     match (variant.kind, variant.tiles) {
         _ if matches!(variant.stamps, Stamps::EachTile) => specs_of_profiled(variant),
-        (Kind::TileList | Kind::TmaTileList, _) => {
-            const FEW: Spec = Spec::of(&[Constant::FewSequences]);
-            const CAUSAL_FEW: Spec = FEW.and(CAUSAL);
-            const WINDOW_FEW: Spec = FEW.and(WINDOW);
-            &[Spec::PLAIN, CAUSAL, WINDOW, FEW, CAUSAL_FEW, WINDOW_FEW]
+        (Kind::TileList | Kind::TmaTileList | Kind::BlockList | Kind::MaskMap, _) => {
+            &[Spec::PLAIN, CAUSAL, WINDOW]
         }
-        (Kind::BlockList | Kind::MaskMap, _) => &[Spec::PLAIN, CAUSAL, WINDOW],
         (Kind::Clear, _) => &[Spec::PLAIN, CAUSAL, WINDOW, BLOCKS],
         (
             Kind::Merge

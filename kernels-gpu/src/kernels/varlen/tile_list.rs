@@ -17,7 +17,7 @@ mod clear;
 mod scan;
 
 use clear::clear;
-use scan::{Scratch, before, count, find, for_each_own, read_rows, sum, write_rows};
+use scan::{Scratch, before, count, find, read_rows, sum, write_rows};
 
 use super::{entry, rows_k, rows_q, write_listed};
 use crate::attention::divide;
@@ -28,7 +28,7 @@ use crate::attention::split_kv::{blocks_of_part, even_blocks, n_splits};
 use crate::config;
 use crate::kernels::bounds;
 use crate::params::{TensorMap, TensorView, TileListParams};
-use crate::ptx::{barrier, global, shared, spec, special, tensor_map};
+use crate::ptx::{barrier, global, shared, special, tensor_map};
 use crate::tile;
 
 /// Threads of a block.
@@ -71,13 +71,14 @@ unsafe fn are_in_order(p: &TileListParams) -> bool {
     if of_q == 0 && of_k == 0 {
         return true;
     }
-    let mut rotated = 0;
+    let (mut rotated, mut at) = (0, special::thread_idx_x());
     // SAFETY: all threads of the block come here; the sequences exist.
     unsafe {
-        for_each_own(p, |at| {
+        while at < p.shape.batch {
             let is_turned = |vector| entry(vector, at, 0) > entry(vector, at + 1, 0);
             rotated += (is_turned(of_q) | is_turned(of_k)) as u32;
-        });
+            at += THREADS;
+        }
         let (_, all) = sum(rotated);
         all == 0
     }
@@ -122,7 +123,11 @@ fn n_tiles(p: &TileListParams, split_keys: u32, [q, k]: [Rows; 2]) -> u32 {
 unsafe fn list(p: &TileListParams, in_order: bool) {
     // SAFETY: all threads of the block come here; the workspace is as the plan laid it out.
     unsafe {
-        for_each_own(p, |sequence| write_rows(p, sequence, rows(p, sequence)));
+        let mut sequence = special::thread_idx_x();
+        while sequence < p.shape.batch {
+            write_rows(p, sequence, rows(p, sequence));
+            sequence += THREADS;
+        }
         sort(p);
         let split_keys = split_keys(p);
         // What a thread has written, the others see behind the barrier.
@@ -165,16 +170,18 @@ unsafe fn split_keys(p: &TileListParams) -> u32 {
         return p.split_keys;
     }
     let mut own = 0u32;
+    let mut at = special::thread_idx_x();
     // SAFETY: all threads of the block come here; the sequences exist.
     unsafe {
-        for_each_own(p, |at| {
+        while at < p.shape.batch {
             let [q, k] = read_rows(p, at);
             own = own.saturating_add(blocks(q, p.tile_rows).saturating_mul(blocks(k, p.block_k)));
-        });
+            at += THREADS;
+        }
         let (_, all) = sum(own);
         let least = divide(p.split_keys, p.block_k);
         let part = blocks_of_part(all, p.split_heads, p.split_parts, least);
-        let part = if p.whole_tiles == 1 && (spec::few_sequences() || p.shape.batch <= SORTED) {
+        let part = if p.whole_tiles == 1 && p.shape.batch <= SORTED {
             // The sum's barriers came behind the sort.
             let [_, k] = read_rows(p, Scratch::Order.read(p, 0));
             even_blocks(blocks(k, p.block_k), part)
@@ -192,10 +199,6 @@ unsafe fn sort(p: &TileListParams) {
     let key = |at: u32| Scratch::Order.shared(at);
     // SAFETY: all threads of the block come here; shared memory has room for the keys.
     unsafe {
-        if spec::few_sequences() {
-            rank(p);
-            return;
-        }
         if n > SORTED {
             let mut at = thread;
             while at < n {
@@ -241,30 +244,6 @@ unsafe fn sort(p: &TileListParams) {
             let sequence = SORTED - 1 - (shared::ld_shared_u32(key(at)) & (SORTED - 1));
             Scratch::Order.write(p, at, sequence);
             at += THREADS;
-        }
-    }
-}
-
-/// The same of few sequences: each goes to the place behind those with a greater key. No two have the same.
-#[inline(always)]
-unsafe fn rank(p: &TileListParams) {
-    let (n, thread) = (p.shape.batch, special::thread_idx_x());
-    // In an array that is not in use yet.
-    let key = |at: u32| Scratch::Tiles.shared(at);
-    // SAFETY: as `sort`.
-    unsafe {
-        let own = if thread < n { sort_key(p, thread) } else { 0 };
-        shared::st_shared_u32(key(thread), own);
-        barrier::barrier_sync_all();
-        if thread < n {
-            let (mut place, mut at) = (0, 0);
-            while at < n {
-                for other in shared::ld_shared_x4(key(at)) {
-                    place += (other > own) as u32;
-                }
-                at += 4;
-            }
-            Scratch::Order.write(p, place, thread);
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::{KEPT, SORTED, THREADS};
 use crate::attention::mask::Rows;
 use crate::params::TileListParams;
-use crate::ptx::{barrier, global, shared, shuffle, spec, special};
+use crate::ptx::{barrier, global, shared, shuffle, special};
 
 /// Arrays of a word for each sequence. They lie in shared memory, where searches are fast; those of too many sequences for that in the
 /// workspace.
@@ -16,8 +16,6 @@ pub(super) enum Scratch {
     /// How many query blocks there are up to the end of the sequence.
     QBlocks,
 }
-
-const _: () = assert!(THREADS <= KEPT && KEPT <= SORTED);
 
 /// Bytes of shared memory before the sums of warps.
 const ARRAYS: u32 = 3 * SORTED * 4;
@@ -41,7 +39,7 @@ impl Scratch {
     pub(super) unsafe fn read(self, p: &TileListParams, idx: u32) -> u32 {
         // SAFETY: the caller's contract; there is a word for each sequence.
         unsafe {
-            if spec::few_sequences() || p.shape.batch <= SORTED {
+            if p.shape.batch <= SORTED {
                 shared::ld_shared_u32(self.shared(idx))
             } else {
                 global::ld_global_u32(self.global(p, idx))
@@ -55,7 +53,7 @@ impl Scratch {
     pub(super) unsafe fn write(self, p: &TileListParams, idx: u32, word: u32) {
         // SAFETY: the caller's contract; there is a word for each sequence.
         unsafe {
-            if spec::few_sequences() || p.shape.batch <= SORTED {
+            if p.shape.batch <= SORTED {
                 shared::st_shared_u32(self.shared(idx), word);
             } else {
                 global::st_global_u32(self.global(p, idx), word);
@@ -77,7 +75,7 @@ const BEFORE_ROWS: u32 = ARRAYS + THREADS / 32 * 4;
 pub(super) unsafe fn read_rows(p: &TileListParams, sequence: u32) -> [Rows; 2] {
     // SAFETY: the caller's contract.
     let [q_first, q_len, k_first, k_len] = unsafe {
-        if spec::few_sequences() || p.shape.batch <= KEPT {
+        if p.shape.batch <= KEPT {
             shared::ld_shared_x4(special::shared_base() + BEFORE_ROWS + sequence * 16)
         } else {
             global::ld_global_x4(p.scratch + u64::from(sequence) * 16)
@@ -96,27 +94,11 @@ pub(super) unsafe fn write_rows(p: &TileListParams, sequence: u32, [q, k]: [Rows
     let words = [q.first, q.len, k.first, k.len];
     // SAFETY: the caller's contract.
     unsafe {
-        if spec::few_sequences() || p.shape.batch <= KEPT {
+        if p.shape.batch <= KEPT {
             shared::st_shared_x4(special::shared_base() + BEFORE_ROWS + sequence * 16, words);
         } else {
             global::st_global_x4(p.scratch + u64::from(sequence) * 16, words);
         }
-    }
-}
-
-/// Calls `f` with the sequences of a thread: one at most, if they are few.
-#[inline(always)]
-pub(super) fn for_each_own(p: &TileListParams, mut f: impl FnMut(u32)) {
-    let (n, mut at) = (p.shape.batch, special::thread_idx_x());
-    if spec::few_sequences() {
-        if at < n {
-            f(at);
-        }
-        return;
-    }
-    while at < n {
-        f(at);
-        at += THREADS;
     }
 }
 
@@ -127,17 +109,6 @@ pub(super) fn for_each_own(p: &TileListParams, mut f: impl FnMut(u32)) {
 #[inline(always)]
 pub(super) unsafe fn count(p: &TileListParams, to: Scratch, n_at: impl Fn(u32) -> u32) -> u32 {
     let (n, thread) = (p.shape.batch, special::thread_idx_x());
-    if spec::few_sequences() {
-        let own = if thread < n { n_at(thread) } else { 0 };
-        // SAFETY: the caller's contract.
-        unsafe {
-            let (sum, all) = sum(own);
-            if thread < n {
-                to.write(p, thread, sum);
-            }
-            return all;
-        }
-    }
     let each = n.div_ceil(THREADS);
     let (begin, end) = (thread * each, (thread + 1) * each);
     let end = if end < n { end } else { n };
