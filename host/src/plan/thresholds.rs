@@ -87,7 +87,7 @@ impl Thresholds {
         wide_gradients_listed_per_sm: 46,
         wide_gradients: 1024,
         wide_gradients_by_columns: 512,
-        paired_gradients: 2048,
+        paired_gradients: 512,
         mapped_blocks_per_sm: 16,
         mapped_blocks: 1 << 22,
         enough_rounds: 8,
