@@ -1,6 +1,6 @@
 //! The bytes that flash1, flash2 and flash3 move: their tiles are those of the list of kernels.
 
-use ferroflash::plan::plan;
+use ferroflash::plan::{Thresholds, plan};
 use ferroflash::tensor::Location;
 use ferroflash::validate::without_tensors;
 use ferroflash::{Algorithm, Backend, Order, Pass, Problem};
@@ -89,6 +89,8 @@ struct Flash<'a> {
     /// Columns of keys and of values that the kernel is compiled for.
     columns: u64,
     columns_v: u64,
+    /// Semaphores of a block of queries.
+    semaphores: u64,
     gpu: &'a Gpu,
 }
 
@@ -106,6 +108,7 @@ pub(super) fn counts(
         tile_config: &main.tile_config,
         columns: main.head_dims().most.into(),
         columns_v: main.head_dims_v().most.into(),
+        semaphores: blocks_of_tile(problem, main),
         gpu,
     };
     match pass {
@@ -113,6 +116,18 @@ pub(super) fn counts(
         _ if algorithm == Algorithm::Flash1 => flash.forward_of_flash1(),
         _ => flash.forward(algorithm),
     }
+}
+
+/// Blocks of a cluster that share a tile of the backward pass, where a plan takes such tiles. Each has semaphores of its own; the times are those of other tiles.
+fn blocks_of_tile(problem: &Problem, main: &Variant) -> u64 {
+    let paired = VARIANTS.iter().find(|row| {
+        row.tiles == TileShape::Paired
+            && (row.kind, row.dtype, row.head_dim) == (main.kind, main.dtype, main.head_dim)
+    });
+    let takes = problem.seqlen_q() as u64 >= Thresholds::MEASURED.paired_gradients;
+    paired
+        .filter(|_| takes)
+        .map_or(1, |row| row.tile_config.cluster.into())
 }
 
 impl Flash<'_> {
@@ -222,7 +237,7 @@ impl Flash<'_> {
         let padded_rows = q_blocks * block_q;
         let statistics = 2 * padded_rows * F32_BYTES;
         let accumulator = padded_rows * self.columns * F32_BYTES;
-        let semaphores = q_blocks * 4;
+        let semaphores = q_blocks * self.semaphores * 4;
 
         // Reads o, dO and lse; in the fastest order, and in flash1, the accumulator is cleared, in the other the first tile writes it.
         let is_flash1 = algorithm == Algorithm::Flash1;

@@ -60,7 +60,7 @@
 //! threads on an SM. Beside them it takes its beginning and its end: a latency, and its own rows by the slot's part of the bandwidth. Tiles of one length go in
 //! whole waves of as many as there are slots. Uneven ones fill each other's gaps, and last as long as the longest.
 //!
-//! The model leaves out: bandwidth of L2 and shared memory, waits for dQ, clocks that fall with power, wide and compact tiles, few tiles of `standard`
+//! The model leaves out: bandwidth of L2 and shared memory, waits for dQ, clocks that fall with power, wide, paired and compact tiles, few tiles of `standard`
 //! for many SMs. `host/lab/tests/estimate_record.rs` holds it against every plain row of the record: 98 % of more than 900 of flash2 and flash3 are
 //! within 15 %, all of those that launches bind, and 97 % of all four schedules together.
 //! What is off, and why:
